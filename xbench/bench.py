@@ -1,0 +1,145 @@
+"""The clock. Nothing else in xbench reads one to time an engine.
+
+A body is one synchronised step of an engine: inputs in place, no host copy. The first run is
+apart; bodies then warm up until two windows agree or a cap is reached; then samples are taken
+until the budget is spent. Nothing is deleted from what was sampled.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from xbench.result import Samples
+
+Body = Callable[[], object]
+
+WINDOW = 3
+"""Bodies per window of the warm-up test."""
+FLAT = 0.02
+"""Relative difference of two window medians that counts as flat, whatever their spread."""
+BATCH_BELOW_S = 1e-3
+"""A body shorter than this is timed several at a time, so that a sample lasts as long."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How long one fresh process may measure.
+
+    ``budget_s`` is spent on warm-up (at most half of it) and samples; ``min_samples`` are taken
+    even when a body is longer than that. ``reset_every`` bodies the state is restored, untimed.
+    """
+
+    budget_s: float = 1.5
+    min_samples: int = 3
+    max_samples: int = 200
+    reset_every: int = 16
+
+
+def now() -> float:
+    """Seconds on the monotonic performance counter (about 80 ns a call)."""
+    return time.perf_counter_ns() * 1e-9
+
+
+def timed(body: Body) -> float:
+    """Seconds that one call of ``body`` takes."""
+    start = now()
+    body()
+    return now() - start
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No garbage collection inside; the garbage made before is collected first."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def measure(
+    body: Body,
+    settings: Settings,
+    *,
+    process: int,
+    round_: int,
+    reset: Body | None = None,
+    clock: Callable[[], float] = now,
+) -> Samples:
+    """Warm up, then sample ``body``. The first run must have happened already.
+
+    ``reset`` restores the state that bodies change (training); it runs outside the timed region.
+    ``clock`` is for tests.
+    """
+    since_reset = 0
+
+    def sample(count: int) -> float:
+        nonlocal since_reset
+        if reset is not None and since_reset + count > settings.reset_every:
+            reset()
+            since_reset = 0
+        since_reset += count
+        start = clock()
+        for _ in range(count):
+            body()
+        return (clock() - start) / count
+
+    with quiet():
+        if reset is not None:
+            reset()
+        begin = clock()
+        warm: list[float] = [sample(1)]
+        steady = False
+        while not steady and clock() - begin < settings.budget_s / 2:
+            warm.append(sample(1))
+            steady = is_flat(warm)
+        per_sample = batch_size(statistics.median(warm[-WINDOW:]))
+        if reset is not None:
+            per_sample = min(per_sample, settings.reset_every)
+        values: list[float] = []
+        while len(values) < settings.min_samples or (
+            len(values) < settings.max_samples and clock() - begin < settings.budget_s
+        ):
+            values.append(sample(per_sample))
+    return Samples(
+        process=process,
+        round=round_,
+        values_s=values,
+        per_sample=per_sample,
+        warmup=len(warm),
+        steady=steady,
+    )
+
+
+def is_flat(values: list[float]) -> bool:
+    """Whether the last two windows differ by no more than their own spread (or by ``FLAT``)."""
+    if len(values) < 2 * WINDOW:
+        return False
+    before, after = values[-2 * WINDOW : -WINDOW], values[-WINDOW:]
+    centre = statistics.median(before)
+    shift = abs(statistics.median(after) - centre)
+    spread = statistics.median([abs(value - centre) for value in before])
+    return shift <= max(FLAT * centre, 2 * spread)
+
+
+def batch_size(body_s: float) -> int:
+    """How many bodies make a sample that lasts at least ``BATCH_BELOW_S``."""
+    if body_s >= BATCH_BELOW_S:
+        return 1
+    return max(1, round(BATCH_BELOW_S / max(body_s, 1e-9)))
+
+
+def timer_cost_s(calls: int = 10_000) -> float:
+    """Seconds that reading the clock costs, from ``calls`` readings in a row."""
+    start = now()
+    for _ in range(calls):
+        now()
+    return (now() - start) / calls

@@ -1,0 +1,163 @@
+"""What can be asked for: tensors, parameters, models and cases. Plain values, no framework.
+
+A tensor has one canonical layout (PyTorch's) and may have another in TensorFlow. Both are
+written as one letter per axis, so a layout change is a permutation that can be checked:
+``NTCHW`` against ``NTHWC``, ``OIHW`` against ``HWIO``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+PHASES = ("infer", "train")
+DEVICES = ("cpu", "cuda")
+SOURCES = ("torch", "tf")
+PRECISIONS = {"fp32": "float32", "fp64": "float64"}
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """Name, canonical shape and layouts of one tensor.
+
+    ``shape`` holds ints, or the name of a dynamic axis (``"batch"``). ``axes`` and ``tf_axes``
+    name the axes in the canonical and in TensorFlow's order; empty means the same in both.
+    """
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str = "float32"
+    axes: str = ""
+    tf_axes: str = ""
+
+    def __post_init__(self) -> None:
+        if sorted(self.axes) != sorted(self.tf_axes):
+            raise ValueError(f"{self.name}: {self.axes!r} and {self.tf_axes!r} name other axes")
+        if self.axes and len(set(self.axes)) != len(self.shape):
+            raise ValueError(f"{self.name}: {self.axes!r} does not name {len(self.shape)} axes")
+
+    @property
+    def to_tf_order(self) -> tuple[int, ...]:
+        """Permutation that takes the canonical layout to TensorFlow's."""
+        if not self.axes:
+            return tuple(range(len(self.shape)))
+        return tuple(self.axes.index(axis) for axis in self.tf_axes)
+
+    @property
+    def from_tf_order(self) -> tuple[int, ...]:
+        """Permutation that takes TensorFlow's layout to the canonical one."""
+        order = self.to_tf_order
+        return tuple(order.index(axis) for axis in range(len(order)))
+
+    def to_tf(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array in TensorFlow's layout (a view)."""
+        return array.transpose(self.to_tf_order)
+
+    def from_tf(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The array in the canonical layout (a view)."""
+        return array.transpose(self.from_tf_order)
+
+    def at(self, **axes: int) -> tuple[int, ...]:
+        """The shape with its dynamic axes bound, as in ``spec.at(batch=4)``."""
+        return tuple(axes[size] if isinstance(size, str) else size for size in self.shape)
+
+
+class Uniform(msgspec.Struct, frozen=True, tag="uniform"):
+    """Values drawn evenly from [low, high)."""
+
+    low: float
+    high: float
+
+
+class Constant(msgspec.Struct, frozen=True, tag="constant"):
+    """One value everywhere."""
+
+    value: float
+
+
+class ParameterSpec(TensorSpec, frozen=True, kw_only=True):
+    """A parameter: ``init`` is the published initialiser, ``probe`` a continuous distribution.
+
+    Agreements use ``probe``: at an initialiser that sets biases to zero, a dropped bias or two
+    swapped gates change nothing and no comparison could find them.
+    """
+
+    init: Uniform | Constant
+    probe: Uniform
+
+
+class Adam(msgspec.Struct, frozen=True):
+    """Adam as PyTorch writes it: p -= lr * mhat / (sqrt(vhat) + eps) (Kingma & Ba 2014, alg. 1)."""
+
+    lr: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the toolkit must know of a model that needs no framework.
+
+    ``sizes`` maps a size to the model's own hyper-parameters; the callables take one of those.
+    The first of ``losses`` is the default. ``batch`` is the default batch of each size.
+    """
+
+    name: str
+    title: str
+    paper: str
+    sizes: Mapping[str, Any]
+    batch: Mapping[str, int]
+    parameters: Callable[[Any], tuple[ParameterSpec, ...]]
+    inputs: Callable[[Any], tuple[TensorSpec, ...]]
+    outputs: Callable[[Any], tuple[TensorSpec, ...]]
+    taps: Callable[[Any], tuple[TensorSpec, ...]]
+    losses: tuple[str, ...]
+    optimizer: Adam
+    data: str
+
+    def parameter_count(self, size: str) -> int:
+        """Number of trainable values at ``size``."""
+        total = 0
+        for parameter in self.parameters(self.sizes[size]):
+            count = 1
+            for extent in parameter.at():
+                count *= extent
+            total += count
+        return total
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+    """One cell to measure. Two cases with equal fields are the same experiment."""
+
+    model: str
+    size: str
+    phase: str
+    engine: str
+    device: str
+    source: str | None = None
+    env: str = "default"
+    threads: int = 1
+    precision: str = "fp32"
+    batch: int = 1
+    shape: Mapping[str, tuple[int, ...]] = {}
+    draws: str = "fed"
+    loss: str = ""
+    options: Mapping[str, str] = {}
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """What a table calls the case: engine, source, device and precision where not fp32."""
+        engine = self.engine if self.source is None else f"{self.engine}({self.source})"
+        precision = "" if self.precision == "fp32" else f" {self.precision}"
+        return f"{engine} {self.device}{precision}"
+
+    @property
+    def key(self) -> str:
+        """Ten hex digits that name the case within a run."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:10]
