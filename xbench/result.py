@@ -124,7 +124,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``error_rms``: the judged side's RMS error to float64. ``source_error_rms``: that of the side
     it is compared with. ``spread_rms``: RMS change of the source engine under one-ULP
-    perturbations of its parameters, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref).
+    perturbations of its parameters, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref), times
+    sqrt(K) where the judged side is the source itself.
     """
 
     tensor: str
@@ -150,7 +151,10 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything known of a case. A case that did not run has a status and a reason."""
+    """Everything known of a case. A case that did not run has a status and a reason.
+
+    ``asked`` is false for a case that only served a verdict: it was computed, not measured.
+    """
 
     key: str
     case: Case
@@ -169,6 +173,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = None
     environment: str = ""
     notes: list[str] = []
+    asked: bool = True
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):

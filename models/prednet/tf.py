@@ -16,7 +16,9 @@ Observed = tuple[list[Tensor], list[Tensor], list[Tensor]]
 
 def hard_sigmoid(x: Tensor) -> Tensor:
     """clip(0.2 x + 0.5, 0, 1); keras.activations.hard_sigmoid is relu6(x + 3) / 6."""
-    return tf.clip_by_value(0.2 * x + 0.5, 0.0, 1.0)
+    zero, one = tf.zeros([], x.dtype), tf.ones([], x.dtype)
+    # One kernel and one ONNX Clip; tf.clip_by_value would be a Minimum and a Maximum.
+    return tf.raw_ops.ClipByValue(t=0.2 * x + 0.5, clip_value_min=zero, clip_value_max=one)
 
 
 class PredNet(tf.Module):  # type: ignore[misc]

@@ -1,0 +1,76 @@
+"""PyTorch to ONNX, through ``torch.onnx.export(dynamo=True)``.
+
+A skeleton is an ONNX file whose parameters are graph inputs, by canonical name and in canonical
+layout: it serves every seed. ``bind`` turns the inputs into initialisers.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import warnings
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+from onnx import helper
+
+from xbench import registry
+from xbench.exporters.skeleton import finish
+from xbench.spec import ModelSpec
+
+EXPORTERS = {
+    "torch": {"engine": "torch", "packages": ("torch", "onnx", "onnxscript", "onnx-ir")},
+}
+
+TRACE_BATCH = 2
+"""Batch to trace with: 1 would be taken for a constant."""
+
+
+def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str, str]:
+    """Write the skeleton of a model's inference to ``path``; returns facts about it."""
+    module = registry.model_part(spec.name, "pt").build(config).eval()
+    inputs, outputs = spec.inputs(config), spec.outputs(config)
+    examples = tuple(
+        torch.zeros(item.at(batch=TRACE_BATCH), dtype=getattr(torch, item.dtype)) for item in inputs
+    )
+    batch = torch.export.Dim("batch")
+    dynamic = {
+        item.name: {axis: batch for axis, size in enumerate(item.shape) if size == "batch"}
+        for item in inputs
+    }
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            module,
+            examples,
+            dynamo=True,
+            dynamic_shapes=dynamic,
+            input_names=[item.name for item in inputs],
+            output_names=[item.name for item in outputs],
+            opset_version=opset,
+            external_data=False,
+            verbose=False,
+        )
+    assert program is not None, "dynamo=True returns the program"
+    model = program.model_proto
+    lift_parameters(model, {item.name for item in spec.parameters(config)})
+    return finish(model, spec, config, path, tf_layout=False)
+
+
+def lift_parameters(model: onnx.ModelProto, names: set[str]) -> None:
+    """Turn the initialisers called ``names`` into graph inputs, in place."""
+    graph = model.graph
+    kept = []
+    for tensor in graph.initializer:
+        if tensor.name in names:
+            graph.input.append(
+                helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+            )
+        else:
+            kept.append(tensor)
+    del graph.initializer[:]
+    graph.initializer.extend(kept)

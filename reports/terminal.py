@@ -1,0 +1,286 @@
+"""The report on a terminal: what ran, how fast, whether it agrees, and where the time goes.
+
+Everything asked for is in it. At a narrow width whole columns go, the least important first, and
+one line at the end names them; a reason, a sentence or a number is never cut.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from rich.console import Console
+
+from xbench.optypes import UNKNOWN
+from xbench.reports import format as fmt
+from xbench.reports.format import Screen
+from xbench.reports.tables import (
+    TOP_OPERATORS,
+    Names,
+    agreement_columns,
+    alike,
+    case_names,
+    class_share_columns,
+    drifting,
+    environment_facts,
+    grouped,
+    loss_columns,
+    median_interval,
+    operator_columns,
+    ratio_interval,
+    share,
+    shared,
+    short_ep,
+    speed_columns,
+    style_of,
+    worst,
+)
+from xbench.result import OK, Agreement, CaseResult, Document, LossTable, Profile
+from xbench.spec import ModelSpec
+from xbench.stats import MIN_FOR_INTERVAL
+
+PIPED_WIDTH = 160
+"""Columns when nobody's terminal limits them."""
+
+
+def make_console(file: IO[str] | None = None, width: int | None = None) -> Console:
+    """A console for ``show``: the terminal's width, or wide and without codes when piped."""
+    console = Console(file=file or sys.stdout, width=width, highlight=False, emoji=False)
+    if width is None and not console.is_terminal and not os.environ.get("COLUMNS"):
+        console.width = PIPED_WIDTH
+    return console
+
+
+def show(document: Document, console: Console) -> None:
+    """Print the whole report of a run."""
+    screen = Screen(console)
+    names = case_names(document.cases)
+    groups = grouped(document.cases)
+    header(screen, document)
+    for group in groups.values():
+        speed(screen, group, names)
+    for group in groups.values():
+        agreements(screen, document, group, names)
+    strays = stray_agreements(document)
+    if strays:
+        screen.title("Agreement", "of cases outside this run")
+        agreement_table(screen, strays, names)
+    if document.losses is not None:
+        for group in groups.values():
+            loss_by_step(screen, document.losses, group, names)
+    for group in groups.values():
+        operator_time(screen, group, names)
+    closing(screen, document, names)
+
+
+def header(screen: Screen, document: Document) -> None:
+    """Model and size, the machine, and what all cases have in common."""
+    cases = [result.case for result in document.cases]
+    run = document.run
+    what = ", ".join(dict.fromkeys(f"{case.model} {case.size}" for case in cases))
+    screen.line(
+        (what or "nothing was asked for", "bold"),
+        (f"  run {run.id}, {run.started}, xbench {run.xbench}", "dim"),
+    )
+    facts = environment_facts(document.environments.values())
+    if facts:
+        screen.line(", ".join(facts))
+    if cases:
+        rounds = max(len({s.round for s in result.samples}) for result in document.cases)
+        fields = [shared(cases, field) for field in ("threads", "batch", "seed")]
+        screen.line(", ".join([fmt.plural(rounds, "round"), *fields]))
+    if run.interrupted:
+        screen.line(("interrupted: what had been measured is below", "bold yellow"))
+
+
+def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """One row per case, those that did not run included; their reasons below."""
+    case = group[0].case
+    body = "one step" if case.phase == "train" else "one run"
+    screen.title(f"Speed: {case.model} {case.size}, {case.phase}", f"time of {body}")
+    screen.table(speed_columns(group, names))
+    for result in group:
+        if result.status != OK:
+            screen.item(
+                (names[result.key], "bold"),
+                " ",
+                (result.status, style_of(result.status)),
+                f": {result.reason or 'no reason was given'}",
+            )
+    speed_remarks(screen, group, names)
+
+
+def speed_remarks(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """What the marks in the table mean, for those that are there, and what strayed."""
+    ratios = [result.ratio for result in group if result.ratio]
+    references = {ratio.to for ratio in ratios}
+    intervals = [median_interval(result.latency) for result in group if result.latency]
+    intervals += [ratio_interval(ratio) for ratio in ratios]
+    legend = []
+    if ratios:
+        to = names.get(next(iter(references))) if len(references) == 1 else None
+        legend.append(f"ratio: time over that of {to or 'the reference'}, paired by round")
+    if any(intervals):
+        legend.append("±%: the wider half of the 95 % interval")
+    if legend:
+        screen.item(("; ".join(legend), "dim"))
+    if any(map(alike, ratios)):
+        screen.item(("~ not distinguishable: the interval of the ratio includes 1", "dim"))
+    if None in intervals:
+        screen.item((f"- no interval: fewer than {MIN_FOR_INTERVAL} processes", "dim"))
+    for result in group:
+        if count := drifting(result):
+            of = fmt.plural(len(result.samples), "process")
+            screen.item(
+                ("*", "yellow"),
+                (f" {names[result.key]}: not steady when warm-up ended, {count} of {of}", "dim"),
+            )
+        if len(result.placement) > 1:
+            few = min(result.placement, key=lambda place: place.nodes or 0)
+            ops = ", ".join(f"{op} {count}" for op, count in few.ops.items())
+            if ops:
+                screen.item((f"{names[result.key]}: on {short_ep(few.ep)} ran {ops}", "dim"))
+
+
+def stray_agreements(document: Document) -> list[Agreement]:
+    """Agreements whose judged case is not in the document."""
+    keys = {result.key for result in document.cases}
+    return [agreement for agreement in document.agreements if agreement.a not in keys]
+
+
+def agreements(
+    screen: Screen, document: Document, group: Sequence[CaseResult], names: Names
+) -> None:
+    """The verdicts on the cases of a group."""
+    keys = {result.key for result in group}
+    rows = [agreement for agreement in document.agreements if agreement.a in keys]
+    if not rows:
+        return
+    case = group[0].case
+    verdicts = [row.verdict for row in rows]
+    tally = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
+    screen.title(f"Agreement: {case.model} {case.size}, {case.phase}", ", ".join(tally))
+    agreement_table(screen, rows, names)
+
+
+def agreement_table(screen: Screen, rows: Sequence[Agreement], names: Names) -> None:
+    """One row per agreement; the sentences of all that do not agree below."""
+    screen.table(agreement_columns(rows, names))
+    for row in rows:
+        if row.verdict == "agree":
+            continue
+        judged = names.get(row.a, row.a)
+        # Most sentences begin with the case themselves.
+        who = "" if row.sentence.startswith(judged) else f"{judged} against "
+        who += f"{names.get(row.b, row.b)}, " if who else ""
+        screen.item(f"{who}{row.what} ", (row.verdict, style_of(row.verdict)), f": {row.sentence}")
+        tensor = worst(row)
+        if tensor is not None and tensor.problem and tensor.problem not in row.sentence:
+            screen.item(f"  {tensor.name}: {tensor.problem}")
+
+
+def loss_by_step(
+    screen: Screen, losses: LossTable, group: Sequence[CaseResult], names: Names
+) -> None:
+    """A column per training case and the trivial predictor's beside them."""
+    trained = [result for result in group if result.loss]
+    if not trained:
+        return
+    case = trained[0].case
+    screen.title(f"Loss by step: {case.model} {case.size}, {losses.loss}", losses.data)
+    first, columns = loss_columns(trained, losses, names)
+    screen.series(first, columns)
+    if losses.baseline:
+        screen.item((f"{losses.baseline_name}: trivial baseline on the same batches", "dim"))
+    steps = max(len(result.loss) for result in trained)
+    if len(first.cells) < steps:
+        screen.item((f"{len(first.cells)} of {steps} steps; --json has all", "dim"))
+
+
+def operator_time(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """Shares of the operator classes across cases, then the top operators of each case."""
+    profiles = {result.key: result.profile for result in group if result.profile}
+    if not profiles:
+        return
+    case = group[0].case
+    screen.title(
+        "Where the time goes: class share by case",
+        f"{case.model} {case.size}, {case.phase}, % of wall",
+    )
+    first, columns = class_share_columns(profiles, names)
+    screen.series(first, columns)
+    for key, profile in profiles.items():
+        top_operators(screen, f"{names[key]}, {case.phase}", profile)
+
+
+def top_operators(screen: Screen, name: str, profile: Profile) -> None:
+    """The slowest operators of a case; what is left keeps the sum equal to the wall time."""
+    unit, size = fmt.time_unit([profile.wall_s])
+    screen.title(
+        f"Operators: {name}",
+        f"wall {fmt.significant(profile.wall_s / size, 4)} {unit} a step, "
+        f"{fmt.plural(profile.steps, 'profiled step')}",
+    )
+    ranked = sorted(profile.ops, key=lambda op: -op.time_s)
+    screen.table(operator_columns(ranked[:TOP_OPERATORS], ranked[TOP_OPERATORS:], profile))
+    unknown = [op for op in ranked if op.op_class == UNKNOWN.op_class]
+    if unknown:
+        total = fmt.percent(share(sum(op.time_s for op in unknown), profile))
+        listed = ", ".join(dict.fromkeys(op.op for op in unknown))
+        screen.item(("unknown operators", "bold yellow"), f", {total} % of wall: {listed}")
+    if profile.truncated:
+        screen.item(("truncated", "bold yellow"), ": the profiler lost events, times are too low")
+    if profile.correction:
+        screen.item((f"correction: {profile.correction}", "dim"))
+
+
+def closing(screen: Screen, document: Document, names: Names) -> None:
+    """Notes, what the width left out, and as the last line the exit status with its reasons."""
+    notes = [*document.notes]
+    notes += [f"{names[r.key]}, {r.case.phase}: {note}" for r in document.cases for note in r.notes]
+    if notes:
+        screen.title("Notes")
+        for note in notes:
+            screen.item(note)
+    screen.line()
+    if screen.dropped:
+        left_out = ", ".join(screen.dropped)
+        screen.line((f"left out at {screen.console.width} columns: {left_out}", "dim"))
+    style = "bold green" if document.exit_status == 0 else "bold red"
+    reasons = "; ".join(document.exit_reasons) or summary(document)
+    screen.line((f"exit {document.exit_status}", style), f": {reasons}")
+
+
+def summary(document: Document) -> str:
+    """What ran and agreed, in one line; an exit status of 0 may have been allowed for."""
+    total = len(document.cases)
+    ran = sum(result.status == OK for result in document.cases)
+    verdicts = [agreement.verdict for agreement in document.agreements]
+    agreed = verdicts.count("agree")
+    what = "all ran" if ran == total else f"{ran} of {total} cases ran"
+    if not verdicts:
+        return f"{what}, nothing was compared"
+    if agreed == len(verdicts):
+        return f"{what} and agreed"
+    return f"{what}, {agreed} of {len(verdicts)} comparisons agreed"
+
+
+def table_list(models: Sequence[ModelSpec], console: Console) -> None:
+    """Print what ``xbench list`` knows of each model; the first loss is the default."""
+    screen = Screen(console)
+    indent = max((len(model.name) for model in models), default=0) + 2
+    for model in models:
+        screen.line((model.name.ljust(indent), "bold cyan"), (model.title, "bold"))
+        sizes = [f"{size} {model.parameter_count(size):,}" for size in model.sizes]
+        batches = [f"{size} {batch}" for size, batch in model.batch.items()]
+        for name, text in (
+            ("paper", model.paper),
+            ("parameters", ", ".join(sizes)),
+            ("batch", ", ".join(batches)),
+            ("losses", ", ".join(model.losses)),
+            ("data", model.data),
+        ):
+            screen.line((name.ljust(12), "dim"), text, indent=indent)
+        screen.line()

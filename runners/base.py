@@ -1,0 +1,102 @@
+"""The life of a runner: probe -> load -> run, run, run ... ; infer, train and profile on demand.
+
+A runner executes one case in one process. Everything it hands out is numpy in the canonical
+layout; everything it times stays in the engine's own layout, on the device, synchronised.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xbench.errors import Unsupported
+from xbench.result import Placement, Profile
+from xbench.spec import Case, ModelSpec
+
+Array = np.ndarray[Any, Any]
+Arrays = dict[str, Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a runner is given: a case, its model, and its own copy of parameters and inputs.
+
+    ``batches`` holds one mapping per training step; inference and timing use the first.
+    ``graph`` is the bound ONNX file of an engine that eats ONNX. ``folder`` is scratch space.
+    """
+
+    case: Case
+    spec: ModelSpec
+    config: Any
+    parameters: Arrays
+    batches: list[Arrays]
+    graph: Path | None
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Losses of the steps, gradients of each step, and the parameters after the last."""
+
+    loss: list[float]
+    gradients: list[Arrays]
+    parameters: Arrays
+
+
+class Runner(ABC):
+    """One engine on one case. Subclasses override what is theirs; the order is the worker's."""
+
+    def __init__(self, engine: str) -> None:
+        self.engine = engine
+
+    @abstractmethod
+    def probe(self, device: str) -> dict[str, str]:
+        """Compute something on ``device``. Returns facts; raises Unavailable with the reason."""
+
+    @abstractmethod
+    def load(self, work: Work) -> None:
+        """Build the model, bind parameters, move inputs to the device."""
+
+    compiles = False
+    """Whether ``compile`` does something that is to be timed apart from the first run."""
+
+    def compile(self) -> None:
+        """Trace or compile the body, without running it."""
+
+    @abstractmethod
+    def run(self) -> None:
+        """One whole step of the phase, synchronised: the timed region."""
+
+    @abstractmethod
+    def placement(self) -> list[Placement]:
+        """Where the nodes ran. Raises FellBack if compute ran elsewhere than asked."""
+
+    @abstractmethod
+    def infer(self, batch: int = 0) -> Arrays:
+        """Outputs for one of the batches."""
+
+    @abstractmethod
+    def bind(self, parameters: Arrays) -> None:
+        """Put other parameters in place (and start the optimizer afresh)."""
+
+    @abstractmethod
+    def profile(self, steps: int) -> Profile:
+        """Operator time per step, averaged over ``steps``, after a first run."""
+
+    def taps(self) -> Arrays:
+        """The model's named intermediate tensors for the first batch."""
+        raise Unsupported(f"{self.engine} shows no intermediate tensors")
+
+    def train(self) -> Trained:
+        """One optimizer step per batch, from the bound parameters."""
+        raise Unsupported(f"{self.engine} does not train")
+
+    def reset(self) -> None:
+        """Restore the state that ``run`` changes. Inference changes none."""
+
+    def check(self) -> None:
+        """Raise EngineError if what ``run`` last computed is not finite."""

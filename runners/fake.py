@@ -1,0 +1,115 @@
+"""A runner that needs no framework: the truth that the core's tests know beforehand.
+
+The options of a case say what happens: ``duration_s`` of a body, ``error`` added to outputs,
+``fail`` = crash | kill | hang | raise | unavailable | oom | nan | slow_load in ``stage`` (load, run).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import numpy as np
+
+from xbench.errors import EngineError, Unavailable
+from xbench.result import OpTime, Placement, Profile
+from xbench.runners.base import Array, Arrays, Runner, Trained, Work
+
+ENGINES = {"fake": {"packages": ("numpy",), "shipped": False}}
+
+
+class FakeRunner(Runner):
+    """Predicts the mean of every frame; loss and gradients follow from that."""
+
+    def probe(self, device: str) -> dict[str, str]:
+        if device == "cuda":
+            raise Unavailable("the fake runner has no CUDA device")
+        return {"fake": "yes"}
+
+    def load(self, work: Work) -> None:
+        self.work = work
+        self.options = work.case.options
+        self.misbehave("load")
+        self.parameters = dict(work.parameters)
+
+    def misbehave(self, stage: str) -> None:
+        """Do what the options ask for, if this is the stage they ask for."""
+        if self.options.get("stage", "run") != stage:
+            return
+        fault = self.options.get("fail")
+        if fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "crash":
+            os.abort()
+        elif fault == "hang":
+            time.sleep(3600)
+        elif fault == "raise":
+            raise ValueError("the fake runner was told to fail")
+        elif fault == "unavailable":
+            raise Unavailable("the fake runner was told to be unavailable")
+        elif fault == "oom":
+            raise MemoryError("the fake runner was told to run out of memory")
+        elif fault == "nan" and stage == "check":
+            raise EngineError("the loss is not finite")
+
+    def run(self) -> None:
+        self.misbehave("run")
+        time.sleep(float(self.options.get("duration_s", "0")))
+
+    def placement(self) -> list[Placement]:
+        return [Placement(ep=self.work.case.device, nodes=1, time_share=1.0)]
+
+    def check(self) -> None:
+        self.misbehave("check")
+
+    def scale(self) -> Array:
+        """One number that depends on every parameter."""
+        total = sum(float(value.astype(np.float64).sum()) for value in self.parameters.values())
+        dtype = np.float64 if self.work.case.precision == "fp64" else np.float32
+        return np.asarray(1.0 + 1e-3 * total, dtype)
+
+    def predict(self, batch: Arrays) -> Arrays:
+        error = float(self.options.get("error", "0"))
+        scale = self.scale()
+        inputs = next(iter(batch.values())).astype(scale.dtype)
+        outputs = {}
+        for spec in self.work.spec.outputs(self.work.config):
+            shape = spec.at(batch=inputs.shape[0])
+            mean = inputs.mean() * scale * (1.0 + error)
+            outputs[spec.name] = np.broadcast_to(mean.astype(scale.dtype), shape).copy()
+        return outputs
+
+    def infer(self, batch: int = 0) -> Arrays:
+        return self.predict(self.work.batches[batch])
+
+    def taps(self) -> Arrays:
+        return {f"fake.{name}": value for name, value in self.infer().items()}
+
+    def bind(self, parameters: Arrays) -> None:
+        self.parameters = dict(parameters)
+
+    def train(self) -> Trained:
+        losses, gradients = [], []
+        for batch in self.work.batches:
+            (output,) = self.predict(batch).values()
+            losses.append(float(output.mean()))
+            gradients.append({name: value * output.mean() for name, value in self.parameters.items()})
+        return Trained(losses, gradients, dict(self.parameters))
+
+    def profile(self, steps: int) -> Profile:
+        op = OpTime(
+            op="fake::mean",
+            op_class="Reduction/Expansion",
+            kind="mean",
+            stage="forward",
+            count=1,
+            time_s=0.75,
+        )
+        return Profile(
+            wall_s=1.0, steps=steps, unattributed_s=0.25, truncated=False, correction="", ops=[op]
+        )
+
+
+def make(engine: str) -> FakeRunner:
+    return FakeRunner(engine)

@@ -1,0 +1,226 @@
+"""Statistics against simulated processes whose truth is known."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xbench.result import Samples
+from xbench.stats import latency, ratio
+
+TIMES = st.floats(1e-7, 1e3)
+
+
+def one_each(*medians: float) -> list[Samples]:
+    """A process of one value per round."""
+    return [Samples(process=i, round=i, values_s=[value]) for i, value in enumerate(medians)]
+
+
+def simulate(
+    random: np.random.Generator, rounds: int, median: float, spread: float = 0.037
+) -> list[Samples]:
+    """Processes that differ by ``spread``, each with autocorrelated, right-skewed values."""
+    samples = []
+    for index in range(rounds):
+        noise = random.standard_normal(12) * 0.01
+        noise[1:] += 0.3 * noise[:-1]
+        level = median * math.exp(spread * random.standard_normal())
+        values = level * (1 + np.abs(noise))
+        samples.append(Samples(process=index, round=index, values_s=values.tolist()))
+    return samples
+
+
+def test_latency_is_the_median_of_process_medians() -> None:
+    samples = [
+        Samples(process=0, round=0, values_s=[1.0, 9.0, 1.1]),  # 1.1
+        Samples(process=1, round=1, values_s=[2.0, 2.0, 2.0, 2.0, 2.0, 2.0]),
+        Samples(process=2, round=2, values_s=[3.0, 5.0]),  # 4.0
+    ]
+    found = latency(samples)
+    assert (found.median_s, found.processes, found.n) == (2.0, 3, 11)
+    logs = np.log([1.1, 2.0, 4.0])
+    half = 4.302652729749 * math.sqrt(math.pi / 2) * logs.std(ddof=1) / math.sqrt(3)
+    assert found.ci_low_s == pytest.approx(2 * math.exp(-half), rel=1e-6)
+    assert found.ci_high_s == pytest.approx(2 * math.exp(half), rel=1e-6)
+
+
+@given(st.lists(TIMES, min_size=3, max_size=9))
+@settings(deadline=None)
+def test_the_interval_holds_its_estimate(medians: list[float]) -> None:
+    found = latency(one_each(*medians))
+    assert found.ci_low_s is not None
+    assert found.ci_high_s is not None
+    assert 0 < found.ci_low_s <= found.median_s <= found.ci_high_s
+    assert found.median_s == np.median(medians)
+
+
+@pytest.mark.parametrize(("processes", "has"), [(1, False), (2, False), (3, True)])
+def test_no_interval_from_fewer_than_three_processes(processes: int, has: bool) -> None:
+    found = latency(one_each(*range(1, processes + 1)))
+    assert (found.ci_low_s is not None) == (found.ci_high_s is not None) == has
+
+
+@pytest.mark.parametrize(
+    ("values", "p90", "p99"), [(63, False, False), (64, True, False), (661, True, False),
+                               (662, True, True)]
+)  # fmt: skip
+def test_tails_need_enough_values(values: int, p90: bool, p99: bool) -> None:
+    half = values // 2
+    samples = [
+        Samples(process=0, round=0, values_s=[float(i) for i in range(1, half + 1)]),
+        Samples(process=1, round=1, values_s=[float(i) for i in range(half + 1, values + 1)]),
+    ]
+    found = latency(samples)
+    pooled = np.arange(1, values + 1)
+    assert found.p90_s == (pytest.approx(np.quantile(pooled, 0.9)) if p90 else None)
+    assert found.p99_s == (pytest.approx(np.quantile(pooled, 0.99)) if p99 else None)
+
+
+def test_means_of_batches_have_no_tail() -> None:
+    samples = [Samples(process=0, round=0, values_s=[1.0] * 700, per_sample=4)]
+    assert latency(samples).p90_s is None
+    assert latency(samples).p99_s is None
+
+
+def test_a_process_reported_in_parts_counts_once() -> None:
+    parts = [Samples(process=0, round=0, values_s=[v]) for v in (1.0, 2.0, 3.0)]
+    assert latency(parts).processes == 1
+    assert latency([*parts, Samples(process=1, round=0, values_s=[])]).processes == 1
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])
+def test_times_that_cannot_be_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="process 2 of round 2 took"):
+        latency(one_each(1.0, 1.0, value))
+    with pytest.raises(ValueError, match="process 0 of round 0 took"):
+        ratio(one_each(value), one_each(1.0), "b")
+
+
+def test_nothing_measured() -> None:
+    for samples in ([], [Samples(process=0, round=0, values_s=[])]):
+        with pytest.raises(ValueError, match="no samples"):
+            latency(samples)
+        assert ratio(samples, one_each(1.0), "b") is None
+
+
+def test_ratio_pairs_by_round() -> None:
+    """A machine that is ten times slower in one round slows both sides and changes nothing."""
+    a = [Samples(process=9, round=r, values_s=[2.0 * s]) for r, s in enumerate((1, 10, 3, 1))]
+    b = [Samples(process=r, round=r, values_s=[1.0 * s]) for r, s in enumerate((1, 10, 3, 1))]
+    found = ratio(a, b[::-1], "key")
+    assert found is not None
+    assert (found.to, found.rounds) == ("key", 4)
+    assert found.ratio == found.ci_low == found.ci_high == pytest.approx(2)
+
+
+def test_ratio_uses_common_rounds_only() -> None:
+    a, b = one_each(2.0, 2.0, 2.0, 2.0), one_each(1.0, 1.0, 1.0)
+    assert ratio(a[2:], b, "b") == ratio(a[2:3], b[2:], "b")
+    assert ratio(a[3:], b, "b") is None
+    two, three = ratio(a[1:], b, "b"), ratio(a, b, "b")
+    assert two is not None
+    assert three is not None
+    assert (two.rounds, two.ci_low, two.ci_high) == (2, None, None)
+    assert three.rounds == 3
+    assert three.ci_low == pytest.approx(2)
+
+
+def test_several_processes_of_a_round_are_one_observation() -> None:
+    a = [Samples(process=i, round=0, values_s=[v]) for i, v in enumerate((3.0, 4.0, 50.0))]
+    found = ratio(a, one_each(2.0), "b")
+    assert found is not None
+    assert found.rounds == 1
+    assert found.ratio == pytest.approx(2)
+
+
+@given(st.lists(TIMES, min_size=1, max_size=9))
+@settings(deadline=None)
+def test_identical_samples_have_ratio_one(medians: list[float]) -> None:
+    found = ratio(one_each(*medians), one_each(*medians), "b")
+    assert found is not None
+    assert found.ratio == 1
+    assert (found.ci_low, found.ci_high) == ((1, 1) if len(medians) > 2 else (None, None))
+
+
+@given(st.lists(st.tuples(TIMES, TIMES), min_size=3, max_size=9))
+@settings(deadline=None)
+def test_the_other_way_round_is_the_inverse(times: list[tuple[float, float]]) -> None:
+    a, b = (one_each(*side) for side in zip(*times, strict=True))
+    there, back = ratio(a, b, "b"), ratio(b, a, "a")
+    assert there is not None
+    assert back is not None
+    assert back.ci_low is not None
+    assert there.ratio * back.ratio == pytest.approx(1)
+    assert there.ci_high == pytest.approx(1 / back.ci_low)
+
+
+@pytest.mark.parametrize("rounds", [3, 6, 15])
+def test_intervals_cover_the_truth(rounds: int) -> None:
+    """95 % asked for, of 1500 simulated experiments; the latency's is wide on purpose."""
+    random = np.random.default_rng(20)
+    truth = float(np.median(1 + np.abs(_noise(random))))  # of values about a process's level
+    hits_ratio = hits_latency = 0
+    experiments = 1500
+    for _ in range(experiments):
+        a, b = simulate(random, rounds, 1.1), simulate(random, rounds, 1.0)
+        compared, alone = ratio(a, b, "b"), latency(b)
+        assert compared is not None
+        assert compared.ci_low is not None
+        assert compared.ci_high is not None
+        assert alone.ci_low_s is not None
+        assert alone.ci_high_s is not None
+        hits_ratio += compared.ci_low <= 1.1 <= compared.ci_high
+        hits_latency += alone.ci_low_s <= truth <= alone.ci_high_s
+    assert 0.93 < hits_ratio / experiments < 0.97
+    assert 0.93 < hits_latency / experiments < 0.985
+
+
+def _noise(random: np.random.Generator) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Many values of ``simulate``'s noise."""
+    noise = random.standard_normal((20_000, 12)) * 0.01
+    noise[:, 1:] += 0.3 * noise[:, :-1]
+    return noise.ravel()
+
+
+def test_a_planted_factor_of_two_is_found() -> None:
+    random = np.random.default_rng(21)
+    for _ in range(200):
+        found = ratio(simulate(random, 6, 2.0), simulate(random, 6, 1.0), "b")
+        assert found is not None
+        assert found.ci_low is not None
+        assert found.ci_high is not None
+        assert found.ci_low > 1.5
+        assert found.ci_high < 2.7
+
+
+def test_one_odd_round_is_not_taken_for_a_difference() -> None:
+    random = np.random.default_rng(22)
+    for factor in (10.0, 0.1):
+        for median in (1.0, 1.2):
+            for _ in range(100):
+                a, b = simulate(random, 6, median, 0.01), simulate(random, 6, 1.0, 0.01)
+                a[3] = Samples(process=3, round=3, values_s=[factor * v for v in a[3].values_s])
+                found = ratio(a, b, "b")
+                assert found is not None
+                assert found.ci_low is not None
+                assert found.ci_high is not None
+                assert found.ci_low <= 1.0 <= found.ci_high
+                assert latency(a).median_s == pytest.approx(median, rel=0.05)
+
+
+def test_scipy_stats_is_never_imported() -> None:
+    """It takes most of a second, in every command."""
+    code = (
+        "import sys; from xbench.result import Samples; from xbench.stats import latency;"
+        "assert 'scipy' not in sys.modules;"
+        "latency([Samples(i, i, [1.0 + i]) for i in range(3)]);"
+        "assert 'scipy.stats' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])

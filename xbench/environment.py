@@ -1,0 +1,93 @@
+"""What an engine runs in: machine, interpreter, packages; and what this process uses of memory."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+
+def facts(packages: Iterable[str]) -> dict[str, str]:
+    """The machine and the versions of those ``packages`` that are installed."""
+    import psutil
+
+    found = {
+        "python": platform.python_version(),
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "cpus": str(usable_cpus()),
+        "memory_gib": f"{psutil.virtual_memory().total / 2**30:.1f}",
+    }
+    for package in ("numpy", *packages):
+        if version := installed(package):
+            found[package] = version
+    return found
+
+
+def installed(package: str) -> str | None:
+    """The installed version of a distribution, without importing it."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def cpu_name() -> str:
+    """The processor's own name; what the platform says where /proc does not."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def usable_cpus() -> int:
+    """CPUs this process may use: its affinity, capped by the control group's quota."""
+    affinity = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    quota = cgroup_quota()
+    return affinity if quota is None else max(1, min(affinity, int(quota)))
+
+
+def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """CPUs that the control group grants (versions 2 and 1); None where it sets no limit."""
+    try:
+        quota, period = (root / "cpu.max").read_text().split()
+    except (OSError, ValueError):
+        try:
+            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
+            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
+        except OSError:
+            return None
+    if quota in ("max", "-1"):
+        return None
+    return float(quota) / float(period)
+
+
+def start_peak() -> int:
+    """Start a new memory peak where the kernel allows it; resident bytes of this process now."""
+    import psutil
+
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # A forked child starts a new peak anyway; a spawned one keeps that of its imports.
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process since ``start_peak``, in bytes."""
+    try:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

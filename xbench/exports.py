@@ -1,0 +1,293 @@
+"""Exported graphs: made once, checked, kept by content, bound to parameters when asked for.
+
+A skeleton is cached under a key of everything that shapes it: the code of the model and of the
+exporter, the size, the opset, the versions. It enters the cache only after its bound file has
+passed the ONNX checker and agrees with the source framework at two batch sizes, so a wrong file
+is never served. A new seed only binds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from xbench import environment, registry, tensors, verdict
+from xbench.bench import now
+from xbench.errors import XbenchError
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
+from xbench.registry import ROOT
+from xbench.result import OK, Agreement
+from xbench.spec import Case
+
+FORMAT = 1
+"""Raised when the layout of the cache or of skeletons changes."""
+OPSET = 18
+"""The newest that both exporters write (tf2onnx 1.17 stops there)."""
+BATCHES = (1, 5)
+"""Batch sizes, one input each, at which a file must agree with its source framework."""
+CACHE_LIMIT_BYTES = 4 * 2**30
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept beside a skeleton: what it is, and the evidence that it is right."""
+
+    format: int
+    sha256: str
+    facts: dict[str, str]
+    seconds: float
+    agreement: Agreement
+
+
+class Exported(msgspec.Struct, frozen=True, kw_only=True):
+    """An export that was asked for. ``graphs`` maps a parameter set to its bound file."""
+
+    source: str
+    status: str = OK
+    reason: str = ""
+    graphs: dict[str, str] = {}
+    verified: Verified | None = None
+    cached: bool = False
+    seconds: float = 0.0
+
+
+Notify = Callable[[str], None]
+
+
+def default_cache() -> Path:
+    """Where exports are kept: ``XBENCH_CACHE``, else the user's cache folder."""
+    import os
+
+    named = os.environ.get("XBENCH_CACHE")
+    return Path(named) if named else platformdirs.user_cache_path("xbench")
+
+
+class Exports:
+    """The exports of one run."""
+
+    def __init__(self, launcher: Launcher, cache: Path, notify: Notify) -> None:
+        self.launcher = launcher
+        self.cache = cache
+        self.notify = notify
+        try:
+            for name in ("skeletons", "bound"):
+                (cache / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise XbenchError(
+                f"cannot write to the cache {cache}: {error}; set XBENCH_CACHE to another folder"
+            ) from error
+
+    def get(self, case: Case, inputs: Path, sets: Sequence[str] = ("init", "probe")) -> Exported:
+        """Bound files of ``case.source`` for the case's model, size and seed.
+
+        ``inputs`` holds one batch of each size of ``BATCHES``. Never raises for what an exporter
+        or an engine did: the result has a status and a reason.
+        """
+        assert case.source is not None
+        begin = now()
+        key = skeleton_key(case)
+        folder = self.cache / "skeletons" / key
+        verified = self.read(folder)
+        cached = verified is not None
+        if verified is None:
+            made = self.make(case, folder, inputs)
+            if isinstance(made, Report):
+                return Exported(source=case.source, status=made.status, reason=made.reason)
+            verified = made
+        graphs = {kind: self.bound_path(key, case, kind) for kind in sets}
+        missing = {kind: str(path) for kind, path in graphs.items() if not usable(path)}
+        if missing:
+            report = self.bind(case, folder / "skeleton.onnx", missing)
+            if not report.ok:
+                return Exported(source=case.source, status=report.status, reason=report.reason)
+            for target in missing.values():
+                seal(Path(target))
+        return Exported(
+            source=case.source,
+            graphs={kind: str(path) for kind, path in graphs.items()},
+            verified=verified,
+            cached=cached,
+            seconds=now() - begin,
+        )
+
+    def read(self, folder: Path) -> Verified | None:
+        """The verified skeleton in ``folder``; None when there is none. Damage is said."""
+        if not folder.exists():
+            return None
+        try:
+            verified = msgspec.json.decode((folder / "verified.json").read_bytes(), type=Verified)
+            intact = tensors.digest_file(folder / "skeleton.onnx") == verified.sha256
+        except (OSError, msgspec.MsgspecError):
+            intact = False
+        if not intact:
+            self.notify(f"the cached export {folder.name} is damaged: exporting it again")
+            shutil.rmtree(folder, ignore_errors=True)
+            return None
+        folder.touch()
+        return verified
+
+    def make(self, case: Case, folder: Path, inputs: Path) -> Verified | Report:
+        """Export, check and keep a skeleton; the report of the step that failed otherwise."""
+        begin = now()
+        scratch = self.launcher.folder()
+        skeleton = scratch / "skeleton.onnx"
+        engine = registry.exporter(case.source or "").engine
+        source = msgspec.structs.replace(case, engine=engine, source=None)
+        exported = self.launcher.run(
+            Job(
+                kind="export",
+                case=msgspec.structs.replace(case, engine=engine),
+                folder=str(self.launcher.folder()),
+                opset=OPSET,
+                targets={"skeleton": str(skeleton)},
+            )
+        )
+        if not exported.ok:
+            return exported
+        bound = scratch / "probe.onnx"
+        bind = self.bind(case, skeleton, {"probe": str(bound)})
+        if not bind.ok:
+            return bind
+        agreement = self.verify(case, source, bound, inputs)
+        if isinstance(agreement, Report):
+            return agreement
+        if agreement.verdict == verdict.DISAGREE:
+            return Report(status="failed", reason=f"the export is wrong: {agreement.sentence}")
+        verified = Verified(
+            format=FORMAT,
+            sha256=tensors.digest_file(skeleton),
+            facts=dict(exported.facts) | versions(case.source or ""),
+            seconds=now() - begin,
+            agreement=agreement,
+        )
+        staged = folder.with_name(f"{folder.name}.{time.time_ns()}")
+        staged.mkdir()
+        shutil.copy(skeleton, staged / "skeleton.onnx")
+        (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
+        try:
+            staged.rename(folder)
+        except OSError:
+            shutil.rmtree(staged)  # Another command put the same export there first.
+        trim(self.cache, CACHE_LIMIT_BYTES, keep=folder)
+        return verified
+
+    def bind(self, case: Case, skeleton: Path, targets: dict[str, str]) -> Report:
+        return self.launcher.run(
+            Job(
+                kind="bind",
+                case=case,
+                folder=str(self.launcher.folder()),
+                graph=str(skeleton),
+                targets=targets,
+            )
+        )
+
+    def verify(self, case: Case, source: Case, graph: Path, inputs: Path) -> Agreement | Report:
+        """Compare the bound file with its source framework, in float32 and float64."""
+
+        def job(kind: str, of: Case, graph: Path | None = None, perturbations: int = 0) -> Report:
+            return self.launcher.run(
+                Job(
+                    kind=kind,
+                    case=of,
+                    folder=str(self.launcher.folder()),
+                    inputs=str(inputs),
+                    graph=str(graph) if graph else None,
+                    parameter_set="probe",
+                    every_batch=True,
+                    perturbations=perturbations,
+                    spread_budget_s=3.0,
+                )
+            )
+
+        # One thread: another export may be at work, and OpenMP barriers of a crowd are slow.
+        source = msgspec.structs.replace(source, threads=1)
+        double = msgspec.structs.replace(source, precision="fp64")
+        sides = []
+        for name, report in (
+            (case, job("verify", case, graph)),
+            (source, job("observe", source, perturbations=8)),
+            (double, job("observe", double)),
+        ):
+            if not report.ok:
+                return report
+            sides.append(
+                verdict.Side(
+                    key=name.key,
+                    label=name.label,
+                    tensors=report.tensors(),
+                    digests=report.digests,
+                    spread=report.spread,
+                    draws=report.draws,
+                )
+            )
+        ort, single, reference = sides
+        evidences = verdict.Evidences(reference=reference, source=single, spread=single)
+        return verdict.judge(ort, single, evidences, "outputs")
+
+    def bound_path(self, key: str, case: Case, kind: str) -> Path:
+        name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{key[:12]}"
+        return self.cache / "bound" / f"{name}.onnx"
+
+
+def seal(path: Path) -> None:
+    """Write the digest of a finished file beside it."""
+    path.with_suffix(".sha256").write_text(tensors.digest_file(path))
+
+
+def usable(path: Path) -> bool:
+    """Whether a bound file is there and is still what was written."""
+    try:
+        return path.with_suffix(".sha256").read_text() == tensors.digest_file(path)
+    except OSError:
+        return False
+
+
+def skeleton_key(case: Case) -> str:
+    """SHA-256 in hex over all that decides what a skeleton looks like."""
+    assert case.source is not None
+    exporter = registry.exporter(case.source)
+    module = exporter.module.rsplit(".", 1)[1]
+    files = [
+        *sorted((ROOT / "models" / case.model).glob("*.py")),
+        ROOT / "exporters" / f"{module}.py",
+        ROOT / "exporters" / "skeleton.py",
+    ]
+    state = hashlib.sha256()
+    for file in files:
+        state.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")
+    identity = [FORMAT, case.model, case.size, case.source, OPSET, versions(case.source)]
+    state.update(msgspec.json.encode(identity, order="sorted"))
+    return state.hexdigest()
+
+
+def versions(source: str) -> dict[str, str]:
+    """Installed versions of what an exporter is made of."""
+    packages = registry.exporter(source).packages
+    return {name: environment.installed(name) or "missing" for name in packages}
+
+
+def trim(cache: Path, limit_bytes: int, keep: Path) -> None:
+    """Remove the entries that were not used for longest until the cache is below its limit."""
+    entries = []
+    for path in (*(cache / "skeletons").iterdir(), *(cache / "bound").iterdir()):
+        files = [path] if path.is_file() else list(path.iterdir())
+        size = sum(file.stat().st_size for file in files)
+        entries.append((path.stat().st_mtime, size, path))
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= limit_bytes:
+            break
+        if path == keep:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        total -= size

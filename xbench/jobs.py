@@ -1,0 +1,82 @@
+"""What crosses between parent and worker: a job one way, a report the other. JSON and files only.
+
+A worker writes ``report.json`` into the job's folder, and arrays into ``tensors.npz`` beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from xbench.bench import Settings
+from xbench.result import OK, Measurement, Placement, Profile
+from xbench.spec import Case
+
+if TYPE_CHECKING:
+    import numpy as np
+
+REPORT = "report.json"
+TENSORS = "tensors.npz"
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing for one fresh process to do with one case.
+
+    ``kind``: ``probe`` (does the engine work on the device), ``measure``, ``observe`` (compute
+    what is compared), ``profile``, ``export`` (write a skeleton), ``bind`` (put parameters into
+    skeletons), ``verify`` (check a bound file and compute its outputs).
+    ``inputs`` is a file written by ``xbench.data.save``; ``graph`` an ONNX file.
+    ``perturbations`` is how many one-ULP perturbations to observe at most within
+    ``spread_budget_s``.
+    """
+
+    kind: str
+    case: Case
+    folder: str
+    inputs: str | None = None
+    graph: str | None = None
+    parameter_set: str = "init"
+    settings: Settings = Settings()
+    process: int = 0
+    round: int = 0
+    profile_steps: int = 5
+    perturbations: int = 0
+    spread_budget_s: float = 20.0
+    every_batch: bool = False
+    taps: bool = False
+    opset: int = 18
+    targets: Mapping[str, str] = {}
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a job. Only the fields of its kind are filled.
+
+    ``spread`` maps a tensor to its largest RMS change over ``draws`` perturbations.
+    ``facts`` describe the environment (probe), or a file that was made (export, bind, verify).
+    """
+
+    status: str = OK
+    reason: str = ""
+    measurement: Measurement | None = None
+    profile: Profile | None = None
+    placement: list[Placement] = []
+    digests: Mapping[str, str] = {}
+    loss: list[float] = []
+    spread: Mapping[str, float] = {}
+    draws: int = 0
+    facts: Mapping[str, str] = {}
+    folder: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+    def tensors(self) -> dict[str, np.ndarray[Any, Any]]:
+        """The arrays that the worker left beside the report; none if it left none."""
+        from xbench import tensors
+
+        path = Path(self.folder) / TENSORS
+        return tensors.load(path) if self.folder and path.exists() else {}

@@ -1,0 +1,90 @@
+"""What is compared: outputs, losses, gradients, parameters and taps of a case, by name.
+
+Tensors are called ``outputs/NAME`` (``outputs/NAME@2`` for the third batch), ``loss/STEP``,
+``gradients/STEP/NAME``, ``parameters/NAME`` (after the last step) and ``taps/NAME``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from xbench import bench, draws, numerics
+from xbench.result import Placement
+from xbench.runners.base import Arrays, Runner, Work
+from xbench.spec import PRECISIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    tensors: Arrays
+    loss: list[float]
+    placement: list[Placement]
+
+
+def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Observation:
+    """Everything that the phase of the loaded case can be compared by."""
+    if work.case.phase == "infer":
+        tensors, loss = outputs(runner, work, every_batch), []
+    else:
+        tensors, loss = trained(runner, work)
+    runner.run()
+    runner.check()
+    placement = runner.placement()
+    if taps:
+        tensors |= {f"taps/{name}": value for name, value in runner.taps().items()}
+    return Observation(tensors, loss, placement)
+
+
+def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
+    tensors = {}
+    for index in range(len(work.batches) if every_batch else 1):
+        suffix = f"@{index}" if index else ""
+        for name, value in runner.infer(index).items():
+            tensors[f"outputs/{name}{suffix}"] = value
+    return tensors
+
+
+def trained(runner: Runner, work: Work) -> tuple[Arrays, list[float]]:
+    result = runner.train()
+    dtype = PRECISIONS[work.case.precision]
+    tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
+    for step, gradients in enumerate(result.gradients):
+        tensors |= {f"gradients/{step}/{name}": value for name, value in gradients.items()}
+    tensors |= {f"parameters/{name}": value for name, value in result.parameters.items()}
+    return tensors, result.loss
+
+
+def spread(
+    runner: Runner,
+    work: Work,
+    tensors: Arrays,
+    perturbations: int,
+    budget_s: float,
+    every_batch: bool,
+) -> tuple[dict[str, float], int]:
+    """Largest RMS change of each tensor when every parameter moves by one ULP, and the draws.
+
+    At least two draws are made; then more, up to ``perturbations``, while the budget lasts. A draw
+    that turns a tensor into NaN or Inf says nothing about it: an infinite spread would excuse all.
+    """
+    largest: dict[str, float] = {}
+    begin = bench.now()
+    done = 0
+    while done < perturbations and (done < 2 or bench.now() - begin < budget_s):
+        moved = {
+            name: draws.perturb(value, seed=work.case.seed + 1000 * (done + 1), name=name)
+            for name, value in work.parameters.items()
+        }
+        runner.bind(moved)
+        infer = work.case.phase == "infer"
+        changed = outputs(runner, work, every_batch) if infer else trained(runner, work)[0]
+        for name, value in changed.items():
+            try:
+                error = numerics.rms_error(value, tensors[name])
+            except numerics.Incomparable:
+                continue
+            largest[name] = max(largest.get(name, 0.0), error)
+        done += 1
+    return largest, done

@@ -1,0 +1,140 @@
+"""What there is, found by looking into the folders: models, engines, exporters.
+
+Names are read without importing what they name, so listing engines needs no framework. This is
+the one place that imports by name, and it does so only when asked.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+import msgspec
+
+from xbench.errors import UsageError, unknown
+from xbench.spec import ModelSpec
+
+ROOT = Path(__file__).parent
+
+
+class Engine(msgspec.Struct, frozen=True, kw_only=True):
+    """What a runner module declares in its literal ``ENGINES``.
+
+    ``module`` is where the runner lives; ``order`` is its place in tables; ``onnx`` says that it eats ONNX graphs; ``phases`` what
+    it can run; ``fork`` that its framework can be imported once and forked; ``packages`` are the
+    distributions whose versions describe it; ``shipped`` is false for the runner of the tests.
+    """
+
+    name: str
+    module: str
+    order: int = 100
+    onnx: bool = False
+    phases: tuple[str, ...] = ("infer", "train")
+    fork: bool = True
+    packages: tuple[str, ...] = ()
+    shipped: bool = True
+
+
+class Exporter(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exporter module declares in its literal ``EXPORTERS``: how to make ONNX of a source.
+
+    ``engine`` is the engine whose environment it runs in.
+    """
+
+    source: str
+    module: str
+    engine: str
+    packages: tuple[str, ...]
+
+
+def model_names() -> list[str]:
+    """Names of all models: the packages in ``models/``."""
+    return sorted(path.parent.name for path in (ROOT / "models").glob("*/__init__.py"))
+
+
+def model(name: str) -> ModelSpec:
+    """The specification of a model. Raises UsageError with the nearest name if unknown."""
+    names = model_names()
+    if name not in names:
+        raise unknown("model", name, names)
+    return cast(ModelSpec, importlib.import_module(f"xbench.models.{name}").SPEC)
+
+
+def model_part(name: str, part: str) -> ModuleType:
+    """A module of a model: ``pt``, ``tf`` (needs the framework) or ``data``."""
+    return importlib.import_module(f"xbench.models.{name}.{part}")
+
+
+def config(spec: ModelSpec, size: str) -> Any:
+    """The model's hyper-parameters at ``size``. Raises UsageError if unknown."""
+    if size not in spec.sizes:
+        raise unknown(f"size of {spec.name}", size, spec.sizes)
+    return spec.sizes[size]
+
+
+@functools.cache
+def _literals(folder: str, name: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    """The entries of every literal ``name = {...}`` at the top of a module in ``folder``."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
+    for path in sorted((ROOT / folder).glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Assign) and any(
+                isinstance(target, ast.Name) and target.id == name for target in node.targets
+            ):
+                module = f"xbench.{folder}.{path.stem}"
+                for key, fields in ast.literal_eval(node.value).items():
+                    found[key] = (module, fields)
+    return found
+
+
+def engines() -> dict[str, Engine]:
+    """Every engine by name, in the order in which tables show them."""
+    found = [
+        msgspec.convert({"name": name, "module": module, **fields}, Engine)
+        for name, (module, fields) in _literals("runners", "ENGINES").items()
+    ]
+    return {engine.name: engine for engine in sorted(found, key=lambda e: (e.order, e.name))}
+
+
+def engine(name: str) -> Engine:
+    """The engine called ``name``. Raises UsageError with the nearest name if unknown."""
+    known = engines()
+    if name not in known:
+        raise unknown("engine", name, [n for n, e in known.items() if e.shipped])
+    return known[name]
+
+
+def exporters() -> dict[str, Exporter]:
+    """Every exporter by source."""
+    return {
+        source: msgspec.convert({"source": source, "module": module, **fields}, Exporter)
+        for source, (module, fields) in _literals("exporters", "EXPORTERS").items()
+    }
+
+
+def exporter(source: str) -> Exporter:
+    """The exporter of ``source``. Raises UsageError with the nearest name if unknown."""
+    known = exporters()
+    if source not in known:
+        raise unknown("source", source, known)
+    return known[source]
+
+
+def load(module: str) -> ModuleType:
+    """Import a module that an engine or exporter names."""
+    return importlib.import_module(module)
+
+
+def choose(kind: str, asked: str, known: list[str]) -> list[str]:
+    """Names of a comma list, each known, in the order asked for, without repeats."""
+    names = list(dict.fromkeys(name.strip() for name in asked.split(",") if name.strip()))
+    if not names:
+        raise UsageError(f"no {kind} given: known: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise unknown(kind, name, known)
+    return names

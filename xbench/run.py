@@ -1,0 +1,450 @@
+"""One run: probe, export, measure, observe, profile, judge. Data flows one way, to a Document."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from xbench import __version__, agree, environment, plan, registry, stats, tensors
+from xbench.bench import Settings, now
+from xbench.data import Batches
+from xbench.exports import BATCHES, Exported, Exports, default_cache
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
+from xbench.plan import Request
+from xbench.progress import Progress
+from xbench.result import (
+    OK,
+    SCHEMA,
+    Agreement,
+    CaseResult,
+    Document,
+    LossTable,
+    Measurement,
+    Profile,
+    Run,
+)
+from xbench.spec import Case
+from xbench.verdict import Side
+
+PERTURBATIONS = 8
+PROFILED_S = 1.0
+"""About how long to profile a case."""
+
+WEIGHTS = {"probe": 2.0, "export": 25.0, "observe": 3.0, "profile": 3.0}
+"""Rough seconds per job, to scale the progress bar."""
+
+
+@dataclass
+class State:
+    """What is known of a case so far."""
+
+    case: Case
+    status: str = OK
+    reason: str = ""
+    measurements: list[Measurement] = field(default_factory=list)
+    observed: Report | None = None
+    loss: list[float] = field(default_factory=list)
+    profile: Profile | None = None
+    graphs: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+    environment: str = ""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.status == OK
+
+    def fail(self, report: Report) -> None:
+        """Take the status of a job that did not end well; the first one stays."""
+        if self.ok and not report.ok:
+            self.status, self.reason = report.status, report.reason
+
+
+class Session:
+    """The state of one run and its stages, in their order."""
+
+    def __init__(self, request: Request, launcher: Launcher, progress: Progress) -> None:
+        self.request = request
+        self.launcher = launcher
+        self.progress = progress
+        self.states = {case.key: State(case) for case in plan.cases(request)}
+        self.extra: dict[str, State] = {}
+        self.environments: dict[str, dict[str, str]] = {}
+        self.natives: list[str] = []
+        self.data: dict[str, Batches] = {}
+        self.inputs: dict[str, Path] = {}
+        self.notes: list[str] = []
+        self.settings = Settings(budget_s=request.budget_s / request.rounds)
+
+    # -- stages ---------------------------------------------------------------------------------
+
+    def prepare_data(self) -> None:
+        """Read each model's input batches and write them where workers read them."""
+        request = self.request
+        for name in request.models:
+            spec = registry.model(name)
+            self.data[name] = registry.model_part(name, "data").load(
+                registry.config(spec, request.size),
+                batch=request.batch or spec.batch[request.size],
+                count=request.steps,
+                seed=request.seed,
+                source=request.data,
+            )
+            self.inputs[name] = Path(self.launcher.scratch.name) / f"inputs-{name}.npz"
+            tensors.save_batches(self.inputs[name], self.data[name].inputs)
+
+    def probe(self) -> None:
+        """Try every engine on every device; cases of what does not work here end now."""
+        wanted = {(s.case.engine, s.case.device): s.case for s in self.states.values()}
+        known = registry.engines()
+        some = next(iter(self.states.values())).case
+        for native in agree.NATIVE:
+            if native in known:
+                case = msgspec.structs.replace(some, engine=native, source=None, device="cpu")
+                wanted.setdefault((native, "cpu"), case)
+        reports = self.run_jobs(
+            [("probe", case, Job(kind="probe", case=case, folder="")) for case in wanted.values()],
+            label="trying {0.engine} on {0.device}",
+        )
+        by_place = dict(zip(wanted, reports, strict=True))
+        self.natives = [name for name in agree.NATIVE if by_place[name, "cpu"].ok]
+        for key, state in list(self.states.items()):
+            report = by_place[state.case.engine, state.case.device]
+            state.environment = self.environment_of(report)
+            state.fail(report)
+            if not report.ok and state.case.device in self.request.implied:
+                del self.states[key]
+                note = f"{state.case.engine} on {state.case.device} is left out: {report.reason}"
+                self.notes += [] if note in self.notes else [note]
+
+    def environment_of(self, report: Report) -> str:
+        """Remember an environment by its content; its id."""
+        if not report.facts:
+            return ""
+        facts = dict(report.facts)
+        name = tensors.digest_text(msgspec.json.encode(facts, order="sorted"))[:10]
+        self.environments[name] = facts
+        return name
+
+    def export(self) -> None:
+        """Find or make the ONNX file of every case that needs one."""
+        wanted: dict[tuple[str, str | None], list[State]] = {}
+        for state in self.running():
+            if state.case.source is not None:
+                wanted.setdefault((state.case.model, state.case.source), []).append(state)
+        if not wanted:
+            return
+        exporting = Exports(
+            self.launcher, self.request.cache or default_cache(), self.progress.note
+        )
+        groups = list(wanted.values())
+        self.progress.plan(WEIGHTS["export"] * len(groups))
+        inputs = {name: self.verification_inputs(name) for name in self.request.models}
+
+        def one(states: list[State]) -> Exported:
+            case = states[0].case
+            with self.progress.task(
+                f"exporting {case.model} {case.size} from {case.source}", WEIGHTS["export"]
+            ):
+                return exporting.get(case, inputs[case.model])
+
+        with ThreadPoolExecutor(2) as pool:
+            for states, exported in zip(groups, pool.map(one, groups), strict=True):
+                for state in states:
+                    state.fail(Report(status=exported.status, reason=exported.reason))
+                    state.graphs = exported.graphs
+
+    def verification_inputs(self, model: str) -> Path:
+        """One batch of the model's own data for each size that an export is checked at."""
+        path = Path(self.launcher.scratch.name) / f"verify-{model}.npz"
+        tensors.save_batches(path, verification_batches(self.request, model))
+        return path
+
+    def measure(self) -> None:
+        """Rounds over all cases, in a new random order each, one process at a time."""
+        rounds = self.request.rounds
+        order = random.Random(self.request.seed)
+        weight = self.settings.budget_s + 1.5
+        self.progress.plan(weight * rounds * len(self.running()))
+        for round_ in range(rounds):
+            states = self.running()
+            order.shuffle(states)
+            for state in states:
+                label = f"round {round_ + 1}/{rounds}: {state.case.phase} {state.case.label}"
+                with self.progress.task(label, weight):
+                    self.measure_once(state, round_)
+
+    def measure_once(self, state: State, round_: int) -> None:
+        report = self.launcher.run(
+            self.job(
+                "measure",
+                state.case,
+                graph=state.graphs.get("init"),
+                process=len(state.measurements),
+                round=round_,
+            )
+        )
+        state.fail(report)
+        if report.measurement is not None:
+            state.measurements.append(report.measurement)
+            state.digests = dict(report.digests)
+
+    def observe(self) -> None:
+        """Compute what is compared, for every case and for the witnesses their verdicts need."""
+        cases = [state.case for state in self.running()]
+        if not self.natives:
+            self.notes.append("no native engine works here: nothing could be judged in float64")
+        for case in agree.witnesses(cases, self.natives):
+            self.extra[case.key] = State(case)
+        states = [*self.running(), *self.extra.values()]
+        jobs = []
+        for state in states:
+            spread = state.case == agree.single(state.case, self.natives[0]) if self.natives else 0
+            job = self.job(
+                "observe",
+                state.case,
+                graph=state.graphs.get("probe"),
+                parameter_set="probe",
+                perturbations=PERTURBATIONS if spread else 0,
+                taps=self.shows_taps(state.case),
+            )
+            jobs.append(("observe", state.case, job))
+        for state, report in zip(
+            states, self.run_jobs(jobs, label="computing {0.phase} {0.label}"), strict=True
+        ):
+            state.fail(report)
+            state.observed = report if report.ok else None
+        self.follow_loss()
+
+    def shows_taps(self, case: Case) -> bool:
+        """Whether to record the intermediate tensors, by which a disagreement is located."""
+        return case.engine in self.natives and case.phase == "infer"
+
+    def follow_loss(self) -> None:
+        """Losses from the published initialiser, the start that users train from."""
+        states = [state for state in self.running() if state.case.phase == "train"]
+        jobs = [
+            ("observe", state.case, self.job("observe", state.case, parameter_set="init"))
+            for state in states
+        ]
+        reports = self.run_jobs(jobs, label="losses of {0.label}")
+        for state, report in zip(states, reports, strict=True):
+            state.fail(report)
+            state.loss = list(report.loss)
+
+    def profile(self) -> None:
+        """Operator time of every case, one at a time: profilers measure too."""
+        states = self.running()
+        self.progress.plan(WEIGHTS["profile"] * len(states))
+        for state in states:
+            medians = [statistics.median(m.samples.values_s) for m in state.measurements]
+            body_s = statistics.median(medians) if medians else PROFILED_S
+            steps = max(2, min(10, round(PROFILED_S / max(body_s, 1e-6))))
+            label = f"profiling {state.case.phase} {state.case.label}"
+            with self.progress.task(label, WEIGHTS["profile"]):
+                report = self.launcher.run(
+                    self.job(
+                        "profile",
+                        state.case,
+                        graph=state.graphs.get("init"),
+                        profile_steps=steps,
+                    )
+                )
+            if report.ok:
+                state.profile = report.profile
+            else:
+                state.notes.append(f"no profile: {report.status}: {report.reason}")
+
+    # -- helpers --------------------------------------------------------------------------------
+
+    def running(self) -> list[State]:
+        """Cases that nothing has gone wrong with yet."""
+        return [state for state in self.states.values() if state.ok]
+
+    def job(self, kind: str, case: Case, **more: object) -> Job:
+        return msgspec.structs.replace(
+            Job(
+                kind=kind,
+                case=case,
+                folder=str(self.launcher.folder()),
+                inputs=str(self.inputs[case.model]),
+                settings=self.settings,
+            ),
+            **more,
+        )
+
+    def run_jobs(self, jobs: Sequence[tuple[str, Case, Job]], label: str) -> list[Report]:
+        """Jobs whose time does not matter, one after the other.
+
+        Two at once would be slower: where threads outnumber the cores, the OpenMP barriers of
+        torch wait for the scheduler (measured: 17 s for what takes 2 s alone).
+        """
+        self.progress.plan(sum(WEIGHTS[kind] for kind, _, _ in jobs))
+
+        def one(item: tuple[str, Case, Job]) -> Report:
+            kind, case, job = item
+            if not job.folder:
+                job = msgspec.structs.replace(job, folder=str(self.launcher.folder()))
+            with self.progress.task(label.format(case), WEIGHTS[kind]):
+                return self.launcher.run(job)
+
+        return [one(item) for item in jobs]
+
+    # -- results --------------------------------------------------------------------------------
+
+    def results(self) -> list[CaseResult]:
+        """Every case asked for, with what is known of it."""
+        return [self.result(state) for state in self.states.values()]
+
+    def result(self, state: State) -> CaseResult:
+        measured = state.measurements
+        status, reason = state.status, state.reason
+        if state.ok and not measured:
+            status, reason = "interrupted", "the run was stopped before this case was measured"
+        samples = [m.samples for m in measured]
+        compiles = [m.compile_s for m in measured if m.compile_s is not None]
+        return CaseResult(
+            key=state.case.key,
+            case=state.case,
+            status=status,
+            reason=reason,
+            digests=state.digests,
+            samples=samples,
+            latency=stats.latency(samples) if samples else None,
+            ratio=self.ratio(state),
+            first_run_s=statistics.median(m.first_run_s for m in measured) if measured else None,
+            load_s=statistics.median(m.load_s for m in measured) if measured else None,
+            compile_s=statistics.median(compiles) if compiles else None,
+            peak_memory_bytes=max((m.peak_memory_bytes for m in measured), default=None),
+            placement=measured[0].placement if measured else [],
+            loss=state.loss,
+            profile=state.profile,
+            environment=state.environment,
+            notes=state.notes,
+        )
+
+    def ratio(self, state: State) -> object:
+        """Time relative to the first native engine on the cpu, else to the first case measured."""
+        peers = [
+            other
+            for other in self.states.values()
+            if other.measurements
+            and (other.case.model, other.case.phase) == (state.case.model, state.case.phase)
+        ]
+        if not state.measurements or not peers:
+            return None
+        first = next(
+            (p for p in peers if p.case.engine in self.natives[:1] and p.case.device == "cpu"),
+            peers[0],
+        )
+        if first is state:
+            return None
+        return stats.ratio(
+            [m.samples for m in state.measurements],
+            [m.samples for m in first.measurements],
+            first.case.key,
+        )
+
+    def agreements(self) -> list[Agreement]:
+        """Verdicts on everything that was observed."""
+        sides = {}
+        for key, state in {**self.extra, **self.states}.items():
+            if state.observed is not None:
+                sides[key] = Side(
+                    key=key,
+                    label=state.case.label,
+                    tensors=state.observed.tensors(),
+                    digests=state.observed.digests,
+                    spread=state.observed.spread,
+                    draws=state.observed.draws,
+                )
+        cases = [state.case for state in self.states.values() if state.observed is not None]
+        return agree.agreements(cases, sides, self.natives)
+
+    def witness_results(self) -> list[CaseResult]:
+        """Cases that only served a verdict: in the document, so that every key in it is known."""
+        return [
+            CaseResult(
+                key=key,
+                case=state.case,
+                status=state.status,
+                reason=state.reason,
+                digests=dict(state.observed.digests) if state.observed else {},
+                asked=False,
+            )
+            for key, state in self.extra.items()
+        ]
+
+    def losses(self) -> LossTable | None:
+        """The trivial predictor's loss on the batches of the training cases."""
+        trained = [s for s in self.states.values() if s.case.phase == "train" and s.loss]
+        if not trained:
+            return None
+        case = trained[0].case
+        part = registry.model_part(case.model, "data")
+        spec = registry.model(case.model)
+        config = registry.config(spec, case.size)
+        batches = self.data[case.model]
+        return LossTable(
+            loss=case.loss,
+            data=batches.description,
+            baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
+            baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
+        )
+
+
+def verification_batches(request: Request, model: str) -> list[dict[str, tensors.Array]]:
+    """One batch of each size of ``exports.BATCHES``, different data in each."""
+    spec = registry.model(model)
+    config = registry.config(spec, request.size)
+    load = registry.model_part(model, "data").load
+    return [
+        load(config, batch=batch, count=1, seed=seed, source=None).inputs[0]
+        for seed, batch in enumerate(BATCHES)
+    ]
+
+
+def execute(request: Request, progress: Progress, command: Sequence[str]) -> Document:
+    """Do all of a run. Ctrl-C ends it early and keeps what was measured.
+
+    Raises UsageError for what no case can be made of, DataError for data that cannot be read.
+    """
+    started, begin = datetime.now(UTC), now()
+    interrupted = False
+    with Launcher(fresh=request.fresh, time_limit_s=request.time_limit_s) as launcher:
+        session = Session(request, launcher, progress)
+        session.prepare_data()
+        try:
+            session.probe()
+            session.export()
+            session.measure()
+            session.observe()
+            session.profile()
+        except KeyboardInterrupt:
+            interrupted = True
+        agreements = session.agreements()
+        cases = [*session.results(), *session.witness_results()]
+    return Document(
+        schema=SCHEMA,
+        run=Run(
+            id=f"{started:%Y%m%d-%H%M%S}-{tensors.digest_text(str(started).encode())[:4]}",
+            started=started.isoformat(timespec="seconds"),
+            command=list(command),
+            xbench=__version__,
+            wall_s=now() - begin,
+            interrupted=interrupted,
+        ),
+        environments=session.environments,
+        cases=cases,
+        agreements=agreements,
+        losses=session.losses(),
+        notes=session.notes,
+    )

@@ -1,0 +1,221 @@
+"""Same or not the same: the law of the verdict, with its evidence.
+
+In this order:
+
+1. Nothing to compare, or other parameters or inputs on the two sides: ``inconclusive``.
+2. Shape, dtype or NaN/Inf masks differ: ``disagree``.
+3. Float64 against float64 (definition parity): ``agree`` within 1e-9 of the reference's RMS.
+4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
+   source engine, the spread under one-ULP perturbations of the parameters, and the rounding of the
+   result itself, 4 eps RMS(reference). The source engine must not be its own excuse: it is held to
+   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs. Within the limit: ``agree``; beyond ten times the
+   limit: ``disagree``; between: ``inconclusive``.
+
+The verdict on a pair is the worst over its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from xbench import numerics
+from xbench.result import Agreement, Evidence, TensorMetrics
+
+AGREE, INCONCLUSIVE, DISAGREE = "agree", "inconclusive", "disagree"
+SEVERITY = {AGREE: 0, INCONCLUSIVE: 1, DISAGREE: 2}
+PARITY = 1e-9
+"""Limit of definition parity, relative to the RMS of the reference: float64 rounding of these
+models was seen at 3e-15, and a wrong definition is not within a million times that."""
+BEYOND = 10.0
+"""How many times the limit an error must exceed to be called a disagreement."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One side of a pair: its case key, how a sentence calls it, what it computed."""
+
+    key: str
+    label: str
+    tensors: Mapping[str, Array]
+    digests: Mapping[str, str]
+    spread: Mapping[str, float] = {}
+    draws: int = 0
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The verdict on one tensor. ``score`` is the error over its limit."""
+
+    metrics: TensorMetrics
+    evidence: Evidence
+    limit: float | None
+    score: float
+    verdict: str
+
+
+class Evidences(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verdict rests on.
+
+    ``reference``: the float64 evaluation. ``source``: the engine whose own error is the measure;
+    None when the judged side is that engine, which must not be its own excuse. ``spread``: the
+    engine whose one-ULP spread is known (a property of the function, so one engine's serves all).
+    ``terms`` is K, how many terms a result may sum: the elements of the inputs.
+    """
+
+    reference: Side
+    source: Side | None
+    spread: Side | None
+    terms: int = 1
+
+
+def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
+    """Hold ``a`` against ``b``: the metrics compare these two, the verdict a's error to float64.
+
+    ``what`` is the kind of tensor: ``outputs``, ``loss``, ``gradients``, ``parameters``, ``taps``.
+    """
+    if problem := not_comparable((a, b, evidences.reference)):
+        return agreement(a, b, what, [], INCONCLUSIVE, problem)
+    names = [name for name in b.tensors if name.startswith(what + "/")]
+    if not names:
+        return agreement(a, b, what, [], INCONCLUSIVE, f"no {what} to compare")
+    missing = [name for name in names if name not in a.tensors]
+    if missing:
+        sentence = f"{a.label} has no {missing[0]}, which {b.label} has"
+        return agreement(a, b, what, [], DISAGREE, sentence)
+    judged = [judge_tensor(name, a, b, evidences) for name in names]
+    worst = max(judged, key=lambda item: (SEVERITY[item.verdict], item.score))
+    sentence = sentence_of(worst, a, b, evidences, len(names), what)
+    return agreement(a, b, what, judged, worst.verdict, sentence, worst)
+
+
+def not_comparable(sides: tuple[Side, ...]) -> str:
+    """Why the sides cannot be compared; empty when they can."""
+    for key in ("parameters", "inputs"):
+        if len({side.digests.get(key) for side in sides}) > 1:
+            return f"the {key} of {sides[0].label} and {sides[1].label} are not the same"
+    return ""
+
+
+def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
+    actual, other = a.tensors[name], b.tensors[name]
+    truth = evidences.reference.tensors[name]
+    metrics = numerics.compare(name, actual, other)
+    to_truth = numerics.compare(name, actual, truth)
+    if metrics.problem or to_truth.problem:
+        problem = metrics.problem or to_truth.problem
+        nothing = metrics.bitwise_equal or metrics.elements == 0
+        verdict = INCONCLUSIVE if nothing else DISAGREE
+        evidence = Evidence(tensor=name, decided_by=problem)
+        return Judged(
+            metrics=metrics, evidence=evidence, limit=None, score=np.inf, verdict=verdict
+        )
+    scale = to_truth.reference_rms or 0.0
+    error = to_truth.rms or 0.0
+    if actual.dtype == np.float64 == other.dtype:
+        limits = {"float64 parity": PARITY * scale}
+        evidence = Evidence(tensor=name, error_rms=error)
+    else:
+        limits, evidence = float32_limits(name, evidences, truth, scale)
+        evidence = msgspec.structs.replace(evidence, error_rms=error)
+    decided_by, limit = max(limits.items(), key=lambda item: item[1])
+    evidence = msgspec.structs.replace(evidence, decided_by=decided_by)
+    if limit == 0.0:
+        score = 0.0 if error == 0.0 else np.inf
+    else:
+        score = error / limit
+    return Judged(
+        metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score)
+    )
+
+
+def float32_limits(
+    name: str, evidences: Evidences, truth: Array, scale: float
+) -> tuple[dict[str, float], Evidence]:
+    """The candidates for the limit of one float32 tensor, by name, and the evidence they rest on."""
+    rounding = 4.0 * float(np.finfo(np.float32).eps) * scale
+    if evidences.source is None:
+        rounding *= evidences.terms**0.5
+        limits = {"rounding of a sum, 4 eps sqrt(K)": rounding}
+    else:
+        limits = {"rounding of the result": rounding}
+    own = spread = None
+    if evidences.source is not None:
+        try:
+            own = numerics.rms_error(evidences.source.tensors[name], truth)
+            limits["2x source error"] = 2.0 * own
+        except numerics.Incomparable:
+            pass  # The source is not finite where float64 is: no measure of rounding.
+    if evidences.spread is not None and name in evidences.spread.spread:
+        spread = evidences.spread.spread[name]
+        limits["one-ULP spread"] = spread
+    evidence = Evidence(
+        tensor=name,
+        source_error_rms=own,
+        spread_rms=spread,
+        rounding_rms=rounding,
+        draws=evidences.spread.draws if evidences.spread is not None else 0,
+    )
+    return limits, evidence
+
+
+def verdict_of(score: float) -> str:
+    """The verdict for an error that is ``score`` times its limit."""
+    if score <= 1.0:
+        return AGREE
+    return DISAGREE if score > BEYOND else INCONCLUSIVE
+
+
+def sentence_of(
+    worst: Judged, a: Side, b: Side, evidences: Evidences, count: int, what: str
+) -> str:
+    """One sentence that a person can act on."""
+    name = worst.metrics.name
+    if worst.limit is None:
+        return f"{a.label} and {b.label} differ in {name}: {worst.evidence.decided_by}"
+    error = f"its RMS error to float64 is {worst.evidence.error_rms:.2g}"
+    limit = f"{worst.limit:.2g} ({worst.evidence.decided_by})"
+    if worst.verdict == AGREE:
+        of = f"all {count} {what}" if count > 1 else name
+        return f"{a.label} agrees with {b.label} in {of}; nearest to its limit: {name}, {error}, limit {limit}"
+    if worst.verdict == INCONCLUSIVE:
+        return (
+            f"{a.label} is off {b.label} in {name}: {error}, above the limit {limit} "
+            f"but not {BEYOND:.0f} times it"
+        )
+    tail = first_departure(a, b, evidences)
+    return f"{a.label} is not the same as {b.label} in {name}: {error}, limit {limit}{tail}"
+
+
+def first_departure(a: Side, b: Side, evidences: Evidences) -> str:
+    """Where a disagreement starts: the first tap, in the order of computation, that departs."""
+    for name in evidences.reference.tensors:
+        if name.startswith("taps/") and name in a.tensors and name in b.tensors:
+            judged = judge_tensor(name, a, b, evidences)
+            if judged.verdict == DISAGREE:
+                return f"; the first tensor that departs is {name.removeprefix('taps/')}"
+    return ""
+
+
+def agreement(
+    a: Side,
+    b: Side,
+    what: str,
+    judged: list[Judged],
+    verdict: str,
+    sentence: str,
+    worst: Judged | None = None,
+) -> Agreement:
+    return Agreement(
+        a=a.key,
+        b=b.key,
+        what=what,
+        tensors=[item.metrics for item in judged],
+        evidence=worst.evidence if worst else None,
+        tolerance=worst.limit if worst else None,
+        verdict=verdict,
+        sentence=sentence,
+    )

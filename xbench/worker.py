@@ -1,0 +1,291 @@
+"""The child side: one job in one process, or a host that forks a fresh child for each job.
+
+    python -m xbench.worker JOB.json        does one job
+    python -m xbench.worker --host ENGINE   imports the engine's framework once, then reads a path
+                                            of a job per line and forks a child for each
+
+A host never runs an operator, so that its children are as fresh as spawned ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from xbench import environment, registry
+from xbench.errors import EngineError
+from xbench.jobs import REPORT, TENSORS, Job, Report
+
+if TYPE_CHECKING:
+    from xbench.runners.base import Runner, Work
+
+HANDSHAKE = "xbench-host-1"
+
+
+def do(job: Job) -> Report:
+    """The report of a job; raises whatever its engine raises."""
+    return KINDS[job.kind](job)
+
+
+def runner_of(job: Job) -> Runner:
+    engine = registry.engine(job.case.engine)
+    runner: Runner = registry.load(engine.module).make(engine.name)
+    return runner
+
+
+def work_of(job: Job) -> Work:
+    """Parameters and inputs of a case, made here so that every process has its own copy."""
+    from xbench import draws, tensors
+    from xbench.runners.base import Work
+
+    case = job.case
+    spec = registry.model(case.model)
+    assert job.inputs is not None, "a job that loads a model has inputs"
+    return Work(
+        case=case,
+        spec=spec,
+        config=registry.config(spec, case.size),
+        parameters=draws.parameters(spec, case.size, job.parameter_set, case.seed, "float32"),
+        batches=tensors.load_batches(Path(job.inputs)),
+        graph=Path(job.graph) if job.graph else None,
+        folder=Path(job.folder),
+    )
+
+
+def probe(job: Job) -> Report:
+    facts = runner_of(job).probe(job.case.device)
+    packages = registry.engine(job.case.engine).packages
+    return Report(facts={**environment.facts(packages), **facts})
+
+
+def measure(job: Job) -> Report:
+    from xbench import bench
+    from xbench.result import Measurement
+
+    runner, work = runner_of(job), work_of(job)
+    before = environment.start_peak()
+    load_s = bench.timed(lambda: runner.load(work))
+    compile_s = bench.timed(runner.compile) if runner.compiles else None
+    first_run_s = bench.timed(runner.run)
+    runner.check()
+    samples = bench.measure(
+        runner.run, job.settings, process=job.process, round_=job.round, reset=runner.reset
+    )
+    peak = environment.peak_bytes()
+    runner.check()
+    measurement = Measurement(
+        samples=samples,
+        load_s=load_s,
+        compile_s=compile_s,
+        first_run_s=first_run_s,
+        peak_memory_bytes=max(0, peak - before),
+        placement=runner.placement(),
+    )
+    return Report(measurement=measurement, digests=digests(work))
+
+
+def digests(work: Work) -> dict[str, str]:
+    """What the case was computed from."""
+    from xbench import data, tensors
+
+    found = {
+        "parameters": data.digest(work.parameters),
+        "inputs": tensors.digest_batches(work.batches),
+    }
+    if work.graph is not None:
+        found["graph"] = tensors.digest_file(work.graph)
+    return found
+
+
+def observe(job: Job) -> Report:
+    from xbench import observe as observing
+    from xbench import tensors
+
+    runner, work = runner_of(job), work_of(job)
+    runner.load(work)
+    seen = observing.observe(runner, work, every_batch=job.every_batch, taps=job.taps)
+    tensors.save(Path(job.folder) / TENSORS, seen.tensors)
+    spread, draws = observing.spread(
+        runner, work, seen.tensors, job.perturbations, job.spread_budget_s, job.every_batch
+    )
+    return Report(
+        loss=seen.loss,
+        spread=spread,
+        draws=draws,
+        digests=digests(work),
+        placement=seen.placement,
+    )
+
+
+def profile(job: Job) -> Report:
+    runner, work = runner_of(job), work_of(job)
+    runner.load(work)
+    runner.run()
+    return Report(profile=runner.profile(job.profile_steps), digests=digests(work))
+
+
+def export(job: Job) -> Report:
+    """Write the skeleton of a model to the target ``skeleton``."""
+    assert job.case.source is not None
+    exporter = registry.load(registry.exporter(job.case.source).module)
+    spec = registry.model(job.case.model)
+    facts = exporter.export(
+        spec, registry.config(spec, job.case.size), Path(job.targets["skeleton"]), opset=job.opset
+    )
+    return Report(facts=facts)
+
+
+def bind(job: Job) -> Report:
+    """Put each parameter set named in the targets into the skeleton ``graph``."""
+    from xbench import draws
+    from xbench.exporters import bind as binding
+
+    case = job.case
+    spec = registry.model(case.model)
+    assert job.graph is not None
+    for kind, target in job.targets.items():
+        parameters = draws.parameters(spec, case.size, kind, case.seed, "float32")
+        label = {"model": case.model, "size": case.size, "seed": str(case.seed), "set": kind}
+        binding.bind(Path(job.graph), parameters, Path(target), label)
+    return Report()
+
+
+def verify(job: Job) -> Report:
+    """Check a bound file and save its outputs for every batch of the inputs."""
+    from xbench import tensors
+    from xbench.exporters import verify as verifying
+
+    work = work_of(job)
+    assert work.graph is not None
+    facts = verifying.check(work.graph, work.spec, work.config)
+    tensors.save(Path(job.folder) / TENSORS, verifying.run(runner_of(job), work))
+    return Report(facts=facts, digests=digests(work))
+
+
+KINDS: dict[str, Callable[[Job], Report]] = {
+    "probe": probe,
+    "measure": measure,
+    "observe": observe,
+    "profile": profile,
+    "export": export,
+    "bind": bind,
+    "verify": verify,
+}
+
+
+def status_of(error: BaseException) -> tuple[str, str]:
+    """Status and reason of a job that raised ``error``: the boundary where errors become data."""
+    if isinstance(error, EngineError):
+        return error.status, str(error)
+    name = type(error).__name__
+    text = str(error).strip() or name
+    if isinstance(error, MemoryError) or name in ("OutOfMemoryError", "ResourceExhaustedError"):
+        return "out_of_memory", f"{name}: {text.splitlines()[0]}"
+    if isinstance(error, ImportError):
+        return "unavailable", f"cannot import {error.name or 'a package'}: {text.splitlines()[0]}"
+    return "failed", f"{name}: {' '.join(text.split())[:400]}"
+
+
+def run(path: Path) -> None:
+    """Do the job in the file ``path`` and leave a report; never raises for what the engine did."""
+    job = msgspec.json.decode(path.read_bytes(), type=Job)
+    try:
+        report = do(job)
+    except Exception as error:
+        traceback.print_exc()
+        status, reason = status_of(error)
+        report = Report(status=status, reason=reason)
+    folder = Path(job.folder)
+    partial = folder / (REPORT + ".partial")
+    partial.write_bytes(msgspec.json.encode(report))
+    partial.rename(folder / REPORT)
+
+
+def redirect(log: Path) -> None:
+    """Framework chatter goes to a file, Python's and native code's alike."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    os.close(fd)
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends; elsewhere nothing happens."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+
+
+def host(engine: str) -> None:
+    """Import the engine's framework, then fork a child for each job path read from stdin.
+
+    Speaks on the real stdout, a line each: the handshake, then ``pid N`` and ``exit N`` per job.
+    """
+    speak = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    # One BLAS thread while importing: a thread that exists at a fork is lost in the child.
+    registry.load(registry.engine(engine).module)
+    speak.write(f"{HANDSHAKE}\n")
+    for line in sys.stdin:
+        path = Path(line.strip())
+        child = os.fork()
+        if child == 0:
+            child_main(path, speak)
+        speak.write(f"pid {child}\n")
+        wait_or_orphan(child)
+        _, code = os.waitpid(child, 0)
+        speak.write(f"exit {os.waitstatus_to_exitcode(code)}\n")
+
+
+def wait_or_orphan(child: int) -> None:
+    """Wait until the child ends; if the parent goes first, kill the child.
+
+    The parent says nothing while a job runs: a readable stdin is its end.
+    """
+    fd = os.pidfd_open(child)
+    ready, _, _ = select.select([fd, 0], [], [])
+    os.close(fd)
+    if 0 in ready and fd not in ready:
+        os.kill(child, signal.SIGKILL)
+
+
+def child_main(path: Path, speak: Any) -> None:
+    """The forked child: never returns."""
+    status = 1
+    try:
+        die_with_parent()
+        os.setpgid(0, 0)
+        speak.close()
+        os.close(0)
+        redirect(path.with_name("log.txt"))
+        run(path)
+        status = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: what the host registered to run at its end is not the child's.
+        os._exit(status)
+
+
+def main(arguments: list[str]) -> None:
+    if arguments[0] == "--host":
+        host(arguments[1])
+    else:
+        die_with_parent()
+        path = Path(arguments[0])
+        redirect(path.with_name("log.txt"))
+        run(path)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
