@@ -43,9 +43,7 @@ def bind(
     partial = target.with_suffix(".partial")
     large = sum(array.nbytes for array in parameters.values()) > LARGEST_BYTES
     if large:
-        onnx.save(
-            model, str(partial), save_as_external_data=True, location=target.name + ".data"
-        )
+        onnx.save(model, str(partial), save_as_external_data=True, location=target.name + ".data")
     else:
         onnx.save(model, str(partial))
     partial.rename(target)

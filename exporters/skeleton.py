@@ -65,7 +65,9 @@ def declare(values: Any, specs: tuple[TensorSpec, ...], tf_layout: bool, what: s
             isinstance(want, int) and got != want
             for want, got in zip(wanted, declared, strict=True)
         ):
-            raise ExportFailed(f"{what} {item.name!r} is declared {declared}, it should be {wanted}")
+            raise ExportFailed(
+                f"{what} {item.name!r} is declared {declared}, it should be {wanted}"
+            )
         frozen = [
             want
             for want, got in zip(wanted, declared, strict=True)

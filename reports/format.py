@@ -62,11 +62,16 @@ def ratio(value: float) -> str:
 
 
 def integer(value: float | None) -> str:
-    """Thousands separated: ``6,915,948``; one decimal where the value is no integer."""
+    """Thousands separated: ``6,915,948``; one decimal where the value is no integer.
+
+    From ten thousand million on in two digits and an exponent: nobody reads twenty.
+    """
     if value is None:
         return NONE
     if not math.isfinite(value):
         return str(value)
+    if abs(value) >= 1e10:
+        return f"{value:.1e}"
     return f"{value:,.0f}" if value == round(value) else f"{value:,.1f}"
 
 

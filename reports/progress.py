@@ -1,4 +1,4 @@
-"""Progress on stderr: a bar with the time left on a terminal, a line per finished task elsewhere."""
+"""Progress on stderr: a bar with the time left on a terminal, elsewhere a line per task."""
 
 from __future__ import annotations
 

@@ -60,7 +60,10 @@ def show(document: Document, console: Console) -> None:
     groups = grouped(document.cases)
     header(screen, document)
     for group in groups.values():
-        speed(screen, group, names)
+        # A case that only served a verdict was computed, not measured: it has no speed.
+        asked = [result for result in group if result.asked]
+        if asked:
+            speed(screen, asked, names)
     for group in groups.values():
         agreements(screen, document, group, names)
     strays = stray_agreements(document)
@@ -255,8 +258,9 @@ def closing(screen: Screen, document: Document, names: Names) -> None:
 
 def summary(document: Document) -> str:
     """What ran and agreed, in one line; an exit status of 0 may have been allowed for."""
-    total = len(document.cases)
-    ran = sum(result.status == OK for result in document.cases)
+    asked = [result for result in document.cases if result.asked]
+    total = len(asked)
+    ran = sum(result.status == OK for result in asked)
     verdicts = [agreement.verdict for agreement in document.agreements]
     agreed = verdicts.count("agree")
     what = "all ran" if ran == total else f"{ran} of {total} cases ran"

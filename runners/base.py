@@ -84,8 +84,11 @@ class Runner(ABC):
         """Put other parameters in place (and start the optimizer afresh)."""
 
     @abstractmethod
-    def profile(self, steps: int) -> Profile:
-        """Operator time per step, averaged over ``steps``, after a first run."""
+    def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
+        """Operator time per step, averaged over ``steps``, after a first run.
+
+        Also the share of operator time on each device (``cpu``, ``cuda``) that ran any.
+        """
 
     def taps(self) -> Arrays:
         """The model's named intermediate tensors for the first batch."""

@@ -1,7 +1,7 @@
 """A runner that needs no framework: the truth that the core's tests know beforehand.
 
 The options of a case say what happens: ``duration_s`` of a body, ``error`` added to outputs,
-``fail`` = crash | kill | hang | raise | unavailable | oom | nan | slow_load in ``stage`` (load, run).
+and ``fail`` (crash kill hang raise unavailable oom nan) in ``stage`` (load run check).
 """
 
 from __future__ import annotations
@@ -94,10 +94,12 @@ class FakeRunner(Runner):
         for batch in self.work.batches:
             (output,) = self.predict(batch).values()
             losses.append(float(output.mean()))
-            gradients.append({name: value * output.mean() for name, value in self.parameters.items()})
+            gradients.append(
+                {name: value * output.mean() for name, value in self.parameters.items()}
+            )
         return Trained(losses, gradients, dict(self.parameters))
 
-    def profile(self, steps: int) -> Profile:
+    def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         op = OpTime(
             op="fake::mean",
             op_class="Reduction/Expansion",
@@ -106,9 +108,10 @@ class FakeRunner(Runner):
             count=1,
             time_s=0.75,
         )
-        return Profile(
+        profile = Profile(
             wall_s=1.0, steps=steps, unattributed_s=0.25, truncated=False, correction="", ops=[op]
         )
+        return profile, {self.work.case.device: 1.0}
 
 
 def make(engine: str) -> FakeRunner:

@@ -128,32 +128,51 @@ class OrtRunner(Runner):
             found += [(assigned.ep_name, node.op_type) for node in assigned.get_nodes()]
         return proven_placement(found, asked)
 
-    def profile(self, steps: int) -> Profile:
-        case = self.work.case
-        for _ in range(WARMUP_RUNS):
-            self.run()
-        plain_s = bench.timed(lambda: [self.run() for _ in range(steps)]) / steps
+    def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
+        case, folder = self.work.case, self.work.folder
+        plain_before_s = self.wall(steps)
         options = session_options(case.threads)
         options.enable_profiling = True
-        options.profile_file_prefix = str(self.work.folder / "ort-profile")
-        session = ort.InferenceSession(
+        options.profile_file_prefix = str(folder / "ort-profile")
+        options.optimized_model_filepath = str(folder / "optimised.onnx")
+        plain, binding = self.session, self.binding
+        self.session = ort.InferenceSession(
             str(self.work.graph), options, providers=PROVIDERS[case.device]
         )
-        plain, binding = self.session, self.binding
-        self.session = session
-        self.binding = self.bound(session) if binding is not None else None
-        for _ in range(WARMUP_RUNS):
-            self.run()
-        wall_s = bench.timed(lambda: [self.run() for _ in range(steps)]) / steps
+        self.binding = self.bound(self.session) if binding is not None else None
+        wall_s = self.wall(steps)
+        trace = Path(self.session.end_profiling())
         self.session, self.binding = plain, binding
-        profile, _ = profile_ort.parse(
-            Path(session.end_profiling()),
+        # Plain on both sides of profiled, so that a drift of the machine does not pass for cost.
+        plain_s = (plain_before_s + self.wall(steps)) / 2
+        profile, shares = profile_ort.parse(
+            trace,
             wall_s=wall_s,
             plain_wall_s=plain_s,
             steps=steps,
             skip_runs=WARMUP_RUNS,
+            domains=domains(folder / "optimised.onnx"),
         )
-        return profile
+        return profile, {DEVICE_OF.get(ep, ep): share for ep, share in shares.items()}
+
+    def wall(self, steps: int) -> float:
+        """Seconds of one run in the present session, over ``steps`` after a warm-up."""
+
+        def runs() -> None:
+            for _ in range(steps):
+                self.run()
+
+        for _ in range(WARMUP_RUNS):
+            self.run()
+        return bench.timed(runs) / steps
+
+
+def domains(optimised: Path) -> dict[str, str]:
+    """Operator domain of every node of the optimised model: the profile does not name it."""
+    import onnx
+
+    graph = onnx.load(str(optimised), load_external_data=False).graph
+    return {node.name: node.domain for node in graph.node}
 
 
 def proven_placement(found: list[tuple[str, str]], asked: str) -> list[Placement]:

@@ -7,6 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
+
+# The first optimizer imports this, for a second: here it is paid once per host, not per case.
+import torch._dynamo
 from torch import Tensor, nn
 
 from xbench import registry
@@ -69,6 +72,8 @@ class TorchRunner(Runner):
     def bind(self, parameters: Arrays) -> None:
         state = {name: self.to_device(array) for name, array in parameters.items()}
         self.model.load_state_dict(state, strict=True)
+        if self.work.case.phase == "infer":
+            return
         self.saved = [parameter.detach().clone() for parameter in self.model.parameters()]
         adam = self.work.spec.optimizer
         self.optimizer = torch.optim.Adam(
@@ -144,14 +149,15 @@ class TorchRunner(Runner):
         final = {name: p.detach().cpu().numpy().copy() for name, p in self.model.named_parameters()}
         return Trained(losses, gradients, final)
 
-    def profile(self, steps: int) -> Profile:
-        return profile_pt.profile(lambda: self.body(torch.profiler.record_function), steps)
+    def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
+        profile = profile_pt.profile(lambda: self.body(torch.profiler.record_function), steps)
+        return profile, {self.device.type: 1.0}
 
 
 def no_cuda() -> str:
     """Why CUDA cannot start, in torch's own words."""
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except (RuntimeError, AssertionError) as error:
         return str(error).splitlines()[0]
     return "no device is visible"

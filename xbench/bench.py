@@ -2,7 +2,8 @@
 
 A body is one synchronised step of an engine: inputs in place, no host copy. The first run is
 apart; bodies then warm up until two windows agree or a cap is reached; then samples are taken
-until the budget is spent. Nothing is deleted from what was sampled.
+until the budget is spent. Nothing is deleted from what was sampled: where the warm-up found no
+rest and the samples still drift, that is said.
 """
 
 from __future__ import annotations
@@ -32,11 +33,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     ``budget_s`` is spent on warm-up (at most half of it) and samples; ``min_samples`` are taken
     even when a body is longer than that. ``reset_every`` bodies the state is restored, untimed.
+    More than ``max_samples`` in one process teach little: processes differ more than samples do.
     """
 
-    budget_s: float = 1.5
+    budget_s: float = 1.0
     min_samples: int = 3
-    max_samples: int = 200
+    max_samples: int = 120
     reset_every: int = 16
 
 
@@ -115,15 +117,23 @@ def measure(
         values_s=values,
         per_sample=per_sample,
         warmup=len(warm),
-        steady=steady,
+        steady=steady or at_rest(values),
     )
 
 
 def is_flat(values: list[float]) -> bool:
-    """Whether the last two windows differ by no more than their own spread (or by ``FLAT``)."""
-    if len(values) < 2 * WINDOW:
-        return False
-    before, after = values[-2 * WINDOW : -WINDOW], values[-WINDOW:]
+    """Whether the last two windows agree; False while there are not two."""
+    return len(values) >= 2 * WINDOW and agree(values[-2 * WINDOW : -WINDOW], values[-WINDOW:])
+
+
+def at_rest(values: list[float]) -> bool:
+    """Whether the second half of the samples agrees with the first."""
+    half = len(values) // 2
+    return agree(values[:half], values[half:])
+
+
+def agree(before: list[float], after: list[float]) -> bool:
+    """Whether two medians differ by no more than the spread before (or by ``FLAT``)."""
     centre = statistics.median(before)
     shift = abs(statistics.median(after) - centre)
     spread = statistics.median([abs(value - centre) for value in before])

@@ -13,10 +13,9 @@ import typer
 from typer.exceptions import TyperException
 
 from xbench import __version__
-from xbench.errors import StoreError, UsageError, XbenchError
+from xbench.errors import StoreError, XbenchError
 
 if TYPE_CHECKING:
-    from rich.console import Console
 
     from xbench.result import Document
 
@@ -44,7 +43,9 @@ Threads = Annotated[
 
 
 @app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Show the version")] = False) -> None:
+def top(
+    version: Annotated[bool, typer.Option("--version", help="Show the version")] = False,
+) -> None:
     if version:
         print(f"xbench {__version__}")
         raise typer.Exit
@@ -147,7 +148,7 @@ def run(
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Fresh processes per case")] = 6,
-    budget: Annotated[float, typer.Option(help="Seconds of measuring per case, all rounds")] = 9.0,
+    budget: Annotated[float, typer.Option(help="Seconds of measuring per case, all rounds")] = 5.0,
     time_limit: Annotated[float, typer.Option(help="Seconds that one process may take")] = 600.0,
     fresh: Annotated[str, typer.Option(help="fork or spawn: how processes are made")] = "fork",
     allow: Annotated[
@@ -222,26 +223,25 @@ def show(
 
 
 def deliver(document: Document, json: str | None, store: Path | None) -> int:
-    """Print, write and store a run; its exit status. What cannot be written does not stop the rest."""
+    """Print, write and store a run; its exit status.
+
+    What cannot be written does not stop the rest.
+    """
     from xbench import store as storing
     from xbench.reports import terminal
 
     if json != "-":
         terminal.show(document, terminal.make_console())
     status = document.exit_status
-    errors = []
-    try:
-        if json is not None:
-            write(json, storing.encode(document))
-    except StoreError as error:
-        errors.append(error)
-    try:
-        storing.Store(store or storing.default_path()).save(document)
-    except StoreError as error:
-        errors.append(error)
-    for error in errors:
-        say(f"{error}; the results above are complete but were not kept there")
-        status = max(status, error.exit_status)
+    keep = [lambda: storing.Store(store or storing.default_path()).save(document)]
+    if json is not None:
+        keep.append(lambda: write(json, storing.encode(document)))
+    for action in keep:
+        try:
+            action()
+        except StoreError as error:
+            say(f"{error}; the results above are complete but were not kept there")
+            status = max(status, error.exit_status)
     return status
 
 
@@ -267,7 +267,7 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except TyperException as error:
-        error.show()
+        say(f"{error.format_message()}; `xbench --help` and `xbench COMMAND --help` say more")
         status = error.exit_code
     except XbenchError as error:
         say(str(error))

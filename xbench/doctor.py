@@ -29,7 +29,7 @@ FIX = {
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that was tried. ``works`` is what it showed, ``fix`` what to do where it did not."""
+    """One thing that was tried: what it showed, and the ``fix`` where it did not work."""
 
     what: str
     status: str
@@ -66,9 +66,7 @@ def engines(progress: Progress) -> list[Check]:
     with Launcher(time_limit_s=120) as launcher:
         for name in plan.shipped_engines():
             for device in DEVICES:
-                case = Case(
-                    model="", size="", phase="infer", engine=name, device=device, threads=1
-                )
+                case = Case(model="", size="", phase="infer", engine=name, device=device, threads=1)
                 job = Job(kind="probe", case=case, folder=str(launcher.folder()))
                 with progress.task(f"trying {name} on {device}", 3.0):
                     found.append(engine_check(name, device, launcher.run(job)))

@@ -1,14 +1,14 @@
 """Everything xbench raises on purpose.
 
-    XbenchError              the user must change something: one message, exit 1
-    +-- UsageError           an unknown name or a bad option: exit 2
-    +-- DataError            a data folder or file that cannot be used
-    +-- StoreError           the result store cannot be read or written
-    EngineError              raised in a worker; becomes the status of a case, never a traceback
-    +-- Unavailable          the engine or device does not work here (the reason says why)
-    +-- Unsupported          the engine works but cannot do this
-    +-- FellBack             it ran, but not where it was asked to
-    +-- ExportFailed         the exported file failed a check; it is never cached
+XbenchError              the user must change something: one message, exit 1
++-- UsageError           an unknown name or a bad option: exit 2
++-- DataError            a data folder or file that cannot be used
++-- StoreError           the result store cannot be read or written
+EngineError              raised in a worker; becomes the status of a case, never a traceback
++-- Unavailable          the engine or device does not work here (the reason says why)
++-- Unsupported          the engine works but cannot do this
++-- FellBack             it ran, but not where it was asked to
++-- ExportFailed         the exported file failed a check; it is never cached
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from xbench.bench import Settings
-from xbench.result import OK, Measurement, Placement, Profile
+from xbench.result import OK, Measurement, Profile
 from xbench.spec import Case
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     skeletons), ``verify`` (check a bound file and compute its outputs).
     ``inputs`` is a file written by ``xbench.data.save``; ``graph`` an ONNX file.
     ``perturbations`` is how many one-ULP perturbations to observe at most within
-    ``spread_budget_s``.
+    ``spread_budget_s``; ``follow_loss`` also trains from the ``init`` parameters, for the losses.
     """
 
     kind: str
@@ -47,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     spread_budget_s: float = 20.0
     every_batch: bool = False
     taps: bool = False
+    follow_loss: bool = False
     opset: int = 18
     targets: Mapping[str, str] = {}
 
@@ -54,7 +55,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a job. Only the fields of its kind are filled.
 
-    ``spread`` maps a tensor to its largest RMS change over ``draws`` perturbations.
+    ``shares``: of operator time, by device. ``spread`` maps a tensor to its largest RMS change
+    over ``draws`` perturbations.
     ``facts`` describe the environment (probe), or a file that was made (export, bind, verify).
     """
 
@@ -62,7 +64,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     measurement: Measurement | None = None
     profile: Profile | None = None
-    placement: list[Placement] = []
+    shares: Mapping[str, float] = {}
     digests: Mapping[str, str] = {}
     loss: list[float] = []
     spread: Mapping[str, float] = {}

@@ -7,6 +7,7 @@ fork, and no GPU has confirmed yet that a host which never touched CUDA is safe.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -235,11 +236,10 @@ def worker_environment() -> dict[str, str]:
 
 def kill_group(pid: int) -> None:
     """SIGKILL to a process and what it started; nothing if it has ended."""
-    for kill in (lambda: os.killpg(pid, signal.SIGKILL), lambda: os.kill(pid, signal.SIGKILL)):
-        try:
-            kill()
-        except (ProcessLookupError, PermissionError):
-            continue
+    # Both: a child that was just forked may not lead its group yet.
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(pid, signal.SIGKILL)
 
 
 def last_line(log: Path) -> str:

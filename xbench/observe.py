@@ -6,35 +6,22 @@ Tensors are called ``outputs/NAME`` (``outputs/NAME@2`` for the third batch), ``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from xbench import bench, draws, numerics
-from xbench.result import Placement
 from xbench.runners.base import Arrays, Runner, Work
 from xbench.spec import PRECISIONS
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    tensors: Arrays
-    loss: list[float]
-    placement: list[Placement]
-
-
-def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Observation:
+def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Arrays:
     """Everything that the phase of the loaded case can be compared by."""
-    if work.case.phase == "infer":
-        tensors, loss = outputs(runner, work, every_batch), []
+    if work.case.phase == "train":
+        tensors = trained(runner, work)
     else:
-        tensors, loss = trained(runner, work)
-    runner.run()
-    runner.check()
-    placement = runner.placement()
+        tensors = outputs(runner, work, every_batch)
     if taps:
         tensors |= {f"taps/{name}": value for name, value in runner.taps().items()}
-    return Observation(tensors, loss, placement)
+    return tensors
 
 
 def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
@@ -46,14 +33,14 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
     return tensors
 
 
-def trained(runner: Runner, work: Work) -> tuple[Arrays, list[float]]:
+def trained(runner: Runner, work: Work) -> Arrays:
     result = runner.train()
     dtype = PRECISIONS[work.case.precision]
     tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
     for step, gradients in enumerate(result.gradients):
         tensors |= {f"gradients/{step}/{name}": value for name, value in gradients.items()}
     tensors |= {f"parameters/{name}": value for name, value in result.parameters.items()}
-    return tensors, result.loss
+    return tensors
 
 
 def spread(
@@ -79,7 +66,7 @@ def spread(
         }
         runner.bind(moved)
         infer = work.case.phase == "infer"
-        changed = outputs(runner, work, every_batch) if infer else trained(runner, work)[0]
+        changed = outputs(runner, work, every_batch) if infer else trained(runner, work)
         for name, value in changed.items():
             try:
                 error = numerics.rms_error(value, tensors[name])

@@ -32,7 +32,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     loss: str | None = None
     data: str | None = None
     rounds: int = 6
-    budget_s: float = 9.0
+    budget_s: float = 5.0
     time_limit_s: float = 600.0
     fresh: str = "fork"
     cache: Path | None = None
@@ -134,6 +134,6 @@ def engine_names(asked: str | None) -> tuple[str, ...]:
 
 
 def default_devices() -> tuple[str, ...]:
-    """cpu, and cuda where there is any sign of an NVIDIA driver (asking a framework takes seconds)."""
+    """cpu, and cuda where there is a sign of an NVIDIA driver: asking a framework takes seconds."""
     signs = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
     return ("cpu", "cuda") if any(Path(sign).exists() for sign in signs) else ("cpu",)

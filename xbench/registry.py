@@ -24,9 +24,10 @@ ROOT = Path(__file__).parent
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner module declares in its literal ``ENGINES``.
 
-    ``module`` is where the runner lives; ``order`` is its place in tables; ``onnx`` says that it eats ONNX graphs; ``phases`` what
-    it can run; ``fork`` that its framework can be imported once and forked; ``packages`` are the
-    distributions whose versions describe it; ``shipped`` is false for the runner of the tests.
+    ``module`` is where the runner lives; ``order`` its place in tables; ``onnx`` says that it eats
+    ONNX graphs; ``phases`` what it can run; ``fork`` that its framework can be imported once and
+    forked; ``packages`` are the distributions whose versions describe it; ``shipped`` is false for
+    the runner of the tests.
     """
 
     name: str

@@ -124,8 +124,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     ``error_rms``: the judged side's RMS error to float64. ``source_error_rms``: that of the side
     it is compared with. ``spread_rms``: RMS change of the source engine under one-ULP
-    perturbations of its parameters, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref), times
-    sqrt(K) where the judged side is the source itself.
+    perturbations of its parameters, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref),
+    times sqrt(K) where the judged side is the source itself.
     """
 
     tensor: str

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from xbench import __version__, agree, environment, plan, registry, stats, tensors
+from xbench import __version__, agree, plan, registry, stats, tensors
 from xbench.bench import Settings, now
 from xbench.data import Batches
 from xbench.exports import BATCHES, Exported, Exports, default_cache
@@ -29,6 +29,7 @@ from xbench.result import (
     LossTable,
     Measurement,
     Profile,
+    Ratio,
     Run,
 )
 from xbench.spec import Case
@@ -53,6 +54,7 @@ class State:
     observed: Report | None = None
     loss: list[float] = field(default_factory=list)
     profile: Profile | None = None
+    shares: dict[str, float] = field(default_factory=dict)
     graphs: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
     environment: str = ""
@@ -215,6 +217,8 @@ class Session:
                 parameter_set="probe",
                 perturbations=PERTURBATIONS if spread else 0,
                 taps=self.shows_taps(state.case),
+                # Losses are shown from the published initialiser, the start users train from.
+                follow_loss=state.case.phase == "train" and state.case.precision == "fp32",
             )
             jobs.append(("observe", state.case, job))
         for state, report in zip(
@@ -222,23 +226,11 @@ class Session:
         ):
             state.fail(report)
             state.observed = report if report.ok else None
-        self.follow_loss()
+            state.loss = list(report.loss)
 
     def shows_taps(self, case: Case) -> bool:
         """Whether to record the intermediate tensors, by which a disagreement is located."""
         return case.engine in self.natives and case.phase == "infer"
-
-    def follow_loss(self) -> None:
-        """Losses from the published initialiser, the start that users train from."""
-        states = [state for state in self.running() if state.case.phase == "train"]
-        jobs = [
-            ("observe", state.case, self.job("observe", state.case, parameter_set="init"))
-            for state in states
-        ]
-        reports = self.run_jobs(jobs, label="losses of {0.label}")
-        for state, report in zip(states, reports, strict=True):
-            state.fail(report)
-            state.loss = list(report.loss)
 
     def profile(self) -> None:
         """Operator time of every case, one at a time: profilers measure too."""
@@ -260,6 +252,7 @@ class Session:
                 )
             if report.ok:
                 state.profile = report.profile
+                state.shares = dict(report.shares)
             else:
                 state.notes.append(f"no profile: {report.status}: {report.reason}")
 
@@ -324,14 +317,17 @@ class Session:
             load_s=statistics.median(m.load_s for m in measured) if measured else None,
             compile_s=statistics.median(compiles) if compiles else None,
             peak_memory_bytes=max((m.peak_memory_bytes for m in measured), default=None),
-            placement=measured[0].placement if measured else [],
+            placement=[
+                msgspec.structs.replace(p, time_share=state.shares.get(p.ep, p.time_share))
+                for p in (measured[0].placement if measured else [])
+            ],
             loss=state.loss,
             profile=state.profile,
             environment=state.environment,
             notes=state.notes,
         )
 
-    def ratio(self, state: State) -> object:
+    def ratio(self, state: State) -> Ratio | None:
         """Time relative to the first native engine on the cpu, else to the first case measured."""
         peers = [
             other

@@ -107,7 +107,10 @@ class Store:
         """The run whose id starts with ``name``; ``last`` is the newest."""
         with self.connection(write=False) as connection:
             if name == "last":
-                query, arguments = "SELECT id, document FROM runs ORDER BY started DESC, id DESC LIMIT 1", ()
+                query, arguments = (
+                    "SELECT id, document FROM runs ORDER BY started DESC, id DESC LIMIT 1",
+                    (),
+                )
                 rows = connection.execute(query, arguments).fetchall()
             else:
                 pattern = name.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"

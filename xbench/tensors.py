@@ -17,7 +17,8 @@ Array = np.ndarray[Any, Any]
 def save(path: Path, arrays: Mapping[str, Array]) -> None:
     """Write arrays by name into an uncompressed .npz."""
     with path.open("wb") as file:
-        np.savez(file, **{name: np.asarray(value) for name, value in arrays.items()})
+        named: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
+        np.savez(file, **named)
 
 
 def load(path: Path) -> dict[str, Array]:
@@ -42,7 +43,9 @@ def load_batches(path: Path) -> list[dict[str, Array]]:
 
 def digest_batches(batches: Sequence[Mapping[str, Array]]) -> str:
     """The digest of a list of batches, order included."""
-    return digest({f"{k}/{name}": a for k, batch in enumerate(batches) for name, a in batch.items()})
+    return digest(
+        {f"{k}/{name}": a for k, batch in enumerate(batches) for name, a in batch.items()}
+    )
 
 
 def digest_file(path: Path) -> str:

@@ -8,8 +8,8 @@ In this order:
 4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
    source engine, the spread under one-ULP perturbations of the parameters, and the rounding of the
    result itself, 4 eps RMS(reference). The source engine must not be its own excuse: it is held to
-   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs. Within the limit: ``agree``; beyond ten times the
-   limit: ``disagree``; between: ``inconclusive``.
+   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs.
+   Within the limit: ``agree``; beyond ten times the limit: ``disagree``; between: ``inconclusive``.
 
 The verdict on a pair is the worst over its tensors.
 """
@@ -110,9 +110,7 @@ def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
         nothing = metrics.bitwise_equal or metrics.elements == 0
         verdict = INCONCLUSIVE if nothing else DISAGREE
         evidence = Evidence(tensor=name, decided_by=problem)
-        return Judged(
-            metrics=metrics, evidence=evidence, limit=None, score=np.inf, verdict=verdict
-        )
+        return Judged(metrics=metrics, evidence=evidence, limit=None, score=np.inf, verdict=verdict)
     scale = to_truth.reference_rms or 0.0
     error = to_truth.rms or 0.0
     if actual.dtype == np.float64 == other.dtype:
@@ -123,10 +121,7 @@ def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
         evidence = msgspec.structs.replace(evidence, error_rms=error)
     decided_by, limit = max(limits.items(), key=lambda item: item[1])
     evidence = msgspec.structs.replace(evidence, decided_by=decided_by)
-    if limit == 0.0:
-        score = 0.0 if error == 0.0 else np.inf
-    else:
-        score = error / limit
+    score = error / limit if limit else (np.inf if error else 0.0)
     return Judged(
         metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score)
     )
@@ -135,7 +130,7 @@ def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
 def float32_limits(
     name: str, evidences: Evidences, truth: Array, scale: float
 ) -> tuple[dict[str, float], Evidence]:
-    """The candidates for the limit of one float32 tensor, by name, and the evidence they rest on."""
+    """The candidates for the limit of one float32 tensor, by name, and their evidence."""
     rounding = 4.0 * float(np.finfo(np.float32).eps) * scale
     if evidences.source is None:
         rounding *= evidences.terms**0.5
@@ -180,7 +175,10 @@ def sentence_of(
     limit = f"{worst.limit:.2g} ({worst.evidence.decided_by})"
     if worst.verdict == AGREE:
         of = f"all {count} {what}" if count > 1 else name
-        return f"{a.label} agrees with {b.label} in {of}; nearest to its limit: {name}, {error}, limit {limit}"
+        return (
+            f"{a.label} agrees with {b.label} in {of}; nearest to its limit: {name}, "
+            f"{error}, limit {limit}"
+        )
     if worst.verdict == INCONCLUSIVE:
         return (
             f"{a.label} is off {b.label} in {name}: {error}, above the limit {limit} "

@@ -42,9 +42,17 @@ def runner_of(job: Job) -> Runner:
     return runner
 
 
+def parameters_of(job: Job, kind: str) -> dict[str, Any]:
+    """The canonical parameters of a case: in float32, which float64 widens."""
+    from xbench import draws
+
+    spec = registry.model(job.case.model)
+    return draws.parameters(spec, job.case.size, kind, job.case.seed)
+
+
 def work_of(job: Job) -> Work:
     """Parameters and inputs of a case, made here so that every process has its own copy."""
-    from xbench import draws, tensors
+    from xbench import tensors
     from xbench.runners.base import Work
 
     case = job.case
@@ -54,7 +62,7 @@ def work_of(job: Job) -> Work:
         case=case,
         spec=spec,
         config=registry.config(spec, case.size),
-        parameters=draws.parameters(spec, case.size, job.parameter_set, case.seed, "float32"),
+        parameters=parameters_of(job, job.parameter_set),
         batches=tensors.load_batches(Path(job.inputs)),
         graph=Path(job.graph) if job.graph else None,
         folder=Path(job.folder),
@@ -113,24 +121,23 @@ def observe(job: Job) -> Report:
     runner, work = runner_of(job), work_of(job)
     runner.load(work)
     seen = observing.observe(runner, work, every_batch=job.every_batch, taps=job.taps)
-    tensors.save(Path(job.folder) / TENSORS, seen.tensors)
+    tensors.save(Path(job.folder) / TENSORS, seen)
     spread, draws = observing.spread(
-        runner, work, seen.tensors, job.perturbations, job.spread_budget_s, job.every_batch
+        runner, work, seen, job.perturbations, job.spread_budget_s, job.every_batch
     )
-    return Report(
-        loss=seen.loss,
-        spread=spread,
-        draws=draws,
-        digests=digests(work),
-        placement=seen.placement,
-    )
+    loss = []
+    if job.follow_loss:
+        runner.bind(parameters_of(job, "init"))
+        loss = runner.train().loss
+    return Report(loss=loss, spread=spread, draws=draws, digests=digests(work))
 
 
 def profile(job: Job) -> Report:
     runner, work = runner_of(job), work_of(job)
     runner.load(work)
     runner.run()
-    return Report(profile=runner.profile(job.profile_steps), digests=digests(work))
+    found, shares = runner.profile(job.profile_steps)
+    return Report(profile=found, shares=shares, digests=digests(work))
 
 
 def export(job: Job) -> Report:
@@ -146,14 +153,12 @@ def export(job: Job) -> Report:
 
 def bind(job: Job) -> Report:
     """Put each parameter set named in the targets into the skeleton ``graph``."""
-    from xbench import draws
     from xbench.exporters import bind as binding
 
     case = job.case
-    spec = registry.model(case.model)
     assert job.graph is not None
     for kind, target in job.targets.items():
-        parameters = draws.parameters(spec, case.size, kind, case.seed, "float32")
+        parameters = parameters_of(job, kind)
         label = {"model": case.model, "size": case.size, "seed": str(case.seed), "set": kind}
         binding.bind(Path(job.graph), parameters, Path(target), label)
     return Report()

@@ -91,7 +91,9 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
             layers = range(config.layers)
             for layer in reversed(layers) if kind == "R" else layers:
                 shape = ("batch", factor * config.channels[layer], *config.extent(layer))
-                specs.append(TensorSpec(f"{kind}{layer}[t={t}]", shape, axes="NCHW", tf_axes="NHWC"))
+                specs.append(
+                    TensorSpec(f"{kind}{layer}[t={t}]", shape, axes="NCHW", tf_axes="NHWC")
+                )
     return tuple(specs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -36,7 +38,7 @@ class PredNet(nn.Module):
         )
         self.ahat = nn.ModuleList(conv3x3(size, size) for size in channels)
         self.a = nn.ModuleList(
-            conv3x3(2 * below, above) for below, above in zip(channels, channels[1:], strict=False)
+            conv3x3(2 * below, above) for below, above in pairwise(channels)
         )
 
     def initial_state(self, frame: Tensor) -> State:

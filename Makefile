@@ -1,0 +1,48 @@
+# Two commands do all the set-up: `make demo` and `make test`. Needs Python 3.11 or newer, and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Where onnxruntime-gpu has a wheel; the plain one stands in elsewhere.
+GPU_WHEEL := platform_machine == "x86_64" or platform_machine == "AMD64"
+PLAIN_WHEEL := platform_machine != "x86_64" and platform_machine != "AMD64"
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test check prove bench install format lock clean
+
+demo: install  ## the main job: PredNet on every engine, on CUDA where there is any
+	$(BIN)/xbench run prednet --ep cuda,cpu --allow unavailable
+
+test: install  ## every test but the long proofs
+	$(BIN)/pytest
+
+check: install  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+prove: install  ## the long proofs: every "measured by" figure of the documents
+	$(BIN)/pytest -m prove --override-ini addopts="--import-mode=importlib -ra -s"
+
+install: $(STAMP)
+
+# torch first and alone: a resolver that sees a looser range of it fetches gigabytes of CUDA.
+$(STAMP): requirements.lock pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet $$(grep '^torch==' requirements.lock)
+	$(BIN)/pip install --quiet -r requirements.lock
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $(STAMP)
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: install  ## write down what is installed
+	{ sed -n '/^#/p' requirements.lock; \
+	  $(BIN)/pip freeze --all --exclude-editable | sed -e '/^pip==/d' -e 's/+cpu$$//' \
+	    -e 's/^onnxruntime-gpu==\(.*\)/onnxruntime-gpu==\1 ; $(GPU_WHEEL)\nonnxruntime==\1 ; $(PLAIN_WHEEL)/'; \
+	} > requirements.new
+	mv requirements.new requirements.lock
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
