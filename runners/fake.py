@@ -1,11 +1,13 @@
 """A runner that needs no framework: the truth that the core's tests know beforehand.
 
-The options of a case say what happens: ``duration_s`` of a body, ``error`` added to outputs,
-and ``fail`` (crash kill hang raise unavailable oom nan) in ``stage`` (load run check).
+The options of a case, or the JSON in XBENCH_FAKE, say what happens: ``duration_s`` of a body,
+``error`` added to outputs, and ``fail`` (crash kill hang raise unavailable oom nan) in ``stage``
+(load run check). In XBENCH_FAKE, ``phase`` confines all of it to one phase.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -16,7 +18,7 @@ from xbench.errors import EngineError, Unavailable
 from xbench.result import OpTime, Placement, Profile
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
 
-ENGINES = {"fake": {"packages": ("numpy",), "shipped": False}}
+ENGINES = {"fake": {"native": True, "packages": ("numpy",), "shipped": False}}
 
 
 class FakeRunner(Runner):
@@ -29,7 +31,7 @@ class FakeRunner(Runner):
 
     def load(self, work: Work) -> None:
         self.work = work
-        self.options = work.case.options
+        self.options = dict(work.case.options) | from_environment(work.case.phase)
         self.misbehave("load")
         self.parameters = dict(work.parameters)
 
@@ -112,6 +114,12 @@ class FakeRunner(Runner):
             wall_s=1.0, steps=steps, unattributed_s=0.25, truncated=False, correction="", ops=[op]
         )
         return profile, {self.work.case.device: 1.0}
+
+
+def from_environment(phase: str) -> dict[str, str]:
+    """What XBENCH_FAKE asks for in this phase (in both, when it names none)."""
+    asked: dict[str, str] = json.loads(os.environ.get("XBENCH_FAKE", "{}"))
+    return asked if asked.get("phase", phase) == phase else {}
 
 
 def make(engine: str) -> FakeRunner:

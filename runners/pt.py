@@ -19,7 +19,7 @@ from xbench.runners import profile_pt
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
 from xbench.spec import PRECISIONS
 
-ENGINES = {"torch": {"order": 0, "packages": ("torch",)}}
+ENGINES = {"torch": {"order": 0, "native": True, "packages": ("torch",)}}
 
 Mark = Callable[[str], AbstractContextManager[object]]
 

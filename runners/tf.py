@@ -17,7 +17,7 @@ from xbench.runners.base import Array, Arrays, Runner, Trained, Work
 from xbench.runners.tf_optimizers import AdamState
 from xbench.spec import PRECISIONS
 
-ENGINES = {"tf": {"order": 1, "packages": ("tensorflow", "keras")}}
+ENGINES = {"tf": {"order": 1, "native": True, "packages": ("tensorflow", "keras")}}
 
 Tensor = Any
 

@@ -15,9 +15,6 @@ from xbench.result import Agreement
 from xbench.spec import Case
 from xbench.verdict import Evidences, Side, judge
 
-NATIVE = ("torch", "tf")
-"""Engines that hold a definition; the first of those that work evaluates the reference."""
-
 WHAT = {"infer": ("outputs",), "train": ("loss", "gradients", "parameters")}
 
 

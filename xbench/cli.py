@@ -16,7 +16,6 @@ from xbench import __version__
 from xbench.errors import StoreError, XbenchError
 
 if TYPE_CHECKING:
-
     from xbench.result import Document
 
 app = typer.Typer(

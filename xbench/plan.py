@@ -43,6 +43,17 @@ def shipped_engines() -> list[str]:
     return [name for name, engine in registry.engines().items() if engine.shipped]
 
 
+def natives(request: Request) -> list[str]:
+    """Engines that may evaluate the reference, in order of preference.
+
+    Those that ship, whether or not they are to be measured; only where an engine of the tests is
+    asked for is it the reference itself.
+    """
+    known = registry.engines()
+    asked = [name for name in request.engines if known[name].native and not known[name].shipped]
+    return asked or [name for name, item in known.items() if item.native and item.shipped]
+
+
 def names(kind: str, asked: str | None, known: list[str]) -> tuple[str, ...]:
     """The names of a comma list, or all that are known. Raises UsageError for an unknown one."""
     return tuple(known if asked is None else registry.choose(kind, asked, known))

@@ -24,7 +24,8 @@ ROOT = Path(__file__).parent
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """What a runner module declares in its literal ``ENGINES``.
 
-    ``module`` is where the runner lives; ``order`` its place in tables; ``onnx`` says that it eats
+    ``module`` is where the runner lives; ``order`` its place in tables; ``native`` says that it
+    runs the models' own definitions and may evaluate the float64 reference; ``onnx`` that it eats
     ONNX graphs; ``phases`` what it can run; ``fork`` that its framework can be imported once and
     forked; ``packages`` are the distributions whose versions describe it; ``shipped`` is false for
     the runner of the tests.
@@ -33,6 +34,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     module: str
     order: int = 100
+    native: bool = False
     onnx: bool = False
     phases: tuple[str, ...] = ("infer", "train")
     fork: bool = True

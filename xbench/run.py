@@ -106,18 +106,16 @@ class Session:
     def probe(self) -> None:
         """Try every engine on every device; cases of what does not work here end now."""
         wanted = {(s.case.engine, s.case.device): s.case for s in self.states.values()}
-        known = registry.engines()
         some = next(iter(self.states.values())).case
-        for native in agree.NATIVE:
-            if native in known:
-                case = msgspec.structs.replace(some, engine=native, source=None, device="cpu")
-                wanted.setdefault((native, "cpu"), case)
+        natives = plan.natives(self.request)
+        for native in natives:
+            wanted.setdefault((native, "cpu"), agree.single(some, native))
         reports = self.run_jobs(
             [("probe", case, Job(kind="probe", case=case, folder="")) for case in wanted.values()],
             label="trying {0.engine} on {0.device}",
         )
         by_place = dict(zip(wanted, reports, strict=True))
-        self.natives = [name for name in agree.NATIVE if by_place[name, "cpu"].ok]
+        self.natives = [name for name in natives if by_place[name, "cpu"].ok]
         for key, state in list(self.states.items()):
             report = by_place[state.case.engine, state.case.device]
             state.environment = self.environment_of(report)

@@ -37,9 +37,7 @@ class PredNet(nn.Module):
             conv3x3(config.gate_inputs(layer), 4 * size) for layer, size in enumerate(channels)
         )
         self.ahat = nn.ModuleList(conv3x3(size, size) for size in channels)
-        self.a = nn.ModuleList(
-            conv3x3(2 * below, above) for below, above in pairwise(channels)
-        )
+        self.a = nn.ModuleList(conv3x3(2 * below, above) for below, above in pairwise(channels))
 
     def initial_state(self, frame: Tensor) -> State:
         """All zero, for a batch of the size of ``frame``."""

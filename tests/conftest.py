@@ -1,0 +1,21 @@
+"""What every test shares: no user's folders are touched, no property test has a deadline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A slow machine is not a wrong program.
+settings.register_profile("xbench", deadline=None)
+settings.load_profile("xbench")
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cache, store and data of the user stay out of the tests."""
+    monkeypatch.setenv("XBENCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("XBENCH_STORE", str(tmp_path / "store.sqlite"))
+    monkeypatch.delenv("XBENCH_DATA", raising=False)
+    monkeypatch.delenv("XBENCH_FAKE", raising=False)
