@@ -17,7 +17,7 @@ import onnx
 import torch
 from onnx import helper
 
-from xbench import registry
+from xbench import bench, registry
 from xbench.exporters.skeleton import finish
 from xbench.spec import ModelSpec
 
@@ -31,7 +31,9 @@ TRACE_BATCH = 2
 
 def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str, str]:
     """Write the skeleton of a model's inference to ``path``; returns facts about it."""
-    module = registry.model_part(spec.name, "pt").build(config).eval()
+    # Without gradients and without garbage collection the exporter is a fifth quicker: it makes
+    # millions of objects and keeps most of them.
+    module = registry.model_part(spec.name, "pt").build(config).eval().requires_grad_(False)
     inputs, outputs = spec.inputs(config), spec.outputs(config)
     examples = tuple(
         torch.zeros(item.at(batch=TRACE_BATCH), dtype=getattr(torch, item.dtype)) for item in inputs
@@ -42,7 +44,7 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
         for item in inputs
     }
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), redirect_stdout(io.StringIO()), bench.quiet():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             module,

@@ -15,7 +15,7 @@ import onnx
 import tensorflow as tf
 import tf2onnx
 
-from xbench import registry
+from xbench import bench, registry
 from xbench.exporters.skeleton import finish
 from xbench.spec import ModelSpec, TensorSpec
 
@@ -38,9 +38,9 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
     signature = [signature_of(item, item.to_tf_order) for item in inputs]
     signature += [signature_of(item, tuple(range(len(item.shape)))) for item in parameters]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
-    model, _ = tf2onnx.convert.from_function(
-        tf.function(forward, input_signature=signature), input_signature=signature, opset=opset
-    )
+    graph = tf.function(forward, input_signature=signature, autograph=False)
+    with bench.quiet():
+        model, _ = tf2onnx.convert.from_function(graph, input_signature=signature, opset=opset)
     names = {safe(item.name): item.name for item in (*inputs, *parameters)}
     outputs = [value.name for value in model.graph.output]
     wanted = [item.name for item in spec.outputs(config)]

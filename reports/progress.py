@@ -43,6 +43,7 @@ class BarProgress(Progress):
             self.refresh()
 
     def refresh(self) -> None:
+        """Show what is going on now; the caller holds the lock."""
         left = ""
         if self.done > 0 and self.planned > self.done:
             seconds = (now() - self.begin) / self.done * (self.planned - self.done)
@@ -91,9 +92,9 @@ class LineProgress(Progress):
 
 @contextmanager
 def show_progress() -> Iterator[Progress]:
-    """Progress fit for where stderr goes."""
+    """Progress fit for where stderr goes: no bar where lines cannot be drawn over."""
     console = Console(file=sys.stderr, stderr=True)
-    if not console.is_terminal:
+    if not console.is_interactive:
         yield LineProgress(console)
         return
     progress = BarProgress(console)

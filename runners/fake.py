@@ -1,8 +1,9 @@
 """A runner that needs no framework: the truth that the core's tests know beforehand.
 
 The options of a case, or the JSON in XBENCH_FAKE, say what happens: ``duration_s`` of a body,
-``error`` added to outputs, and ``fail`` (crash kill hang raise unavailable oom nan) in ``stage``
-(load run check). In XBENCH_FAKE, ``phase`` confines all of it to one phase.
+``error`` (relative, in float32 only) of outputs, and what to ``fail`` with (crash kill hang exit
+noise raise unavailable oom nan) in which ``stage`` (probe load run check observe). In XBENCH_FAKE,
+``phase`` confines all of it to one phase.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
 from xbench.errors import EngineError, Unavailable
 from xbench.result import OpTime, Placement, Profile
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
+from xbench.spec import TensorSpec
 
 ENGINES = {"fake": {"native": True, "packages": ("numpy",), "shipped": False}}
 
@@ -25,6 +30,8 @@ class FakeRunner(Runner):
     """Predicts the mean of every frame; loss and gradients follow from that."""
 
     def probe(self, device: str) -> dict[str, str]:
+        self.options = from_environment("")
+        self.misbehave("probe")
         if device == "cuda":
             raise Unavailable("the fake runner has no CUDA device")
         return {"fake": "yes"}
@@ -45,7 +52,15 @@ class FakeRunner(Runner):
         elif fault == "crash":
             os.abort()
         elif fault == "hang":
-            time.sleep(3600)
+            # What a job started has to go with it.
+            subprocess.run(["sleep", "3600"], check=False)
+        elif fault == "exit":
+            print("the fake runner's last words", file=sys.stderr, flush=True)
+            os._exit(7)
+        elif fault == "noise":
+            print(f"the fake runner makes a noise in process {os.getpid()} of {os.getppid()}")
+            for stream in (1, 2):
+                os.write(stream, b"exit 0\n")
         elif fault == "raise":
             raise ValueError("the fake runner was told to fail")
         elif fault == "unavailable":
@@ -71,22 +86,23 @@ class FakeRunner(Runner):
         dtype = np.float64 if self.work.case.precision == "fp64" else np.float32
         return np.asarray(1.0 + 1e-3 * total, dtype)
 
-    def predict(self, batch: Arrays) -> Arrays:
-        error = float(self.options.get("error", "0"))
+    def predict(self, batch: Arrays, specs: Iterable[TensorSpec]) -> Arrays:
+        """The mean of the frames, times a number that depends on the parameters, everywhere."""
+        self.misbehave("observe")
+        double = self.work.case.precision == "fp64"
+        error = 0.0 if double else float(self.options.get("error", "0"))
         scale = self.scale()
         inputs = next(iter(batch.values())).astype(scale.dtype)
-        outputs = {}
-        for spec in self.work.spec.outputs(self.work.config):
-            shape = spec.at(batch=inputs.shape[0])
-            mean = inputs.mean() * scale * (1.0 + error)
-            outputs[spec.name] = np.broadcast_to(mean.astype(scale.dtype), shape).copy()
-        return outputs
+        mean = (inputs.mean() * scale * (1.0 + error)).astype(scale.dtype)
+        return {
+            spec.name: np.broadcast_to(mean, spec.at(batch=len(inputs))).copy() for spec in specs
+        }
 
     def infer(self, batch: int = 0) -> Arrays:
-        return self.predict(self.work.batches[batch])
+        return self.predict(self.work.batches[batch], self.work.spec.outputs(self.work.config))
 
     def taps(self) -> Arrays:
-        return {f"fake.{name}": value for name, value in self.infer().items()}
+        return self.predict(self.work.batches[0], self.work.spec.taps(self.work.config))
 
     def bind(self, parameters: Arrays) -> None:
         self.parameters = dict(parameters)
@@ -94,7 +110,8 @@ class FakeRunner(Runner):
     def train(self) -> Trained:
         losses, gradients = [], []
         for batch in self.work.batches:
-            (output,) = self.predict(batch).values()
+            outputs = self.predict(batch, self.work.spec.outputs(self.work.config))
+            output = next(iter(outputs.values()))
             losses.append(float(output.mean()))
             gradients.append(
                 {name: value * output.mean() for name, value in self.parameters.items()}

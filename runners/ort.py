@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import tempfile
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,12 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from xbench import bench, optypes
+from xbench import bench
 from xbench.errors import EngineError, FellBack, Unavailable
 from xbench.result import Placement, Profile
 from xbench.runners import profile_ort
 from xbench.runners.base import Arrays, Runner, Work
+from xbench.runners.ort_placement import DEVICE_OF, PROVIDERS, cause, proven_placement
 from xbench.spec import TensorSpec
 
 ENGINES = {
@@ -30,15 +29,6 @@ ENGINES = {
         "packages": ("onnxruntime-gpu", "onnxruntime", "onnx"),
     }
 }
-
-PROVIDERS = {
-    "cpu": ["CPUExecutionProvider"],
-    "cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
-}
-DEVICE_OF = {providers[0]: device for device, providers in PROVIDERS.items()}
-COMPUTE = {"MatMul", "Convolution", "Recurrent"}
-"""Operator classes that must run on the device asked for. Others (shapes, indices) ORT may keep
-on the CPU on purpose; they are counted and named."""
 
 WARMUP_RUNS = 2
 
@@ -175,30 +165,6 @@ def domains(optimised: Path) -> dict[str, str]:
     return {node.name: node.domain for node in graph.node}
 
 
-def proven_placement(found: list[tuple[str, str]], asked: str) -> list[Placement]:
-    """Nodes per execution provider, from (provider, operator) of every node.
-
-    Raises FellBack when a compute node is not on ``asked``, or nothing is.
-    """
-    by_ep: dict[str, Counter[str]] = {}
-    for ep, op in found:
-        by_ep.setdefault(ep, Counter())[op] += 1
-    strays = {
-        f"{op} on {DEVICE_OF.get(ep, ep)}"
-        for ep, ops in by_ep.items()
-        for op in ops
-        if ep != asked and optypes.classify(op, "onnx").op_class in COMPUTE
-    }
-    if strays:
-        raise FellBack(f"asked for {asked}, but {', '.join(sorted(strays))}")
-    if asked not in by_ep:
-        raise FellBack(f"asked for {asked}, but it was given no node")
-    return [
-        Placement(ep=DEVICE_OF.get(ep, ep), nodes=sum(ops.values()), ops=dict(sorted(ops.items())))
-        for ep, ops in sorted(by_ep.items(), key=lambda item: item[0] != asked)
-    ]
-
-
 def session_options(threads: int) -> Any:
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -228,16 +194,6 @@ def captured(action: Callable[[], Any]) -> tuple[Any, str]:
             log = file.read().decode(errors="replace")
             os.write(2, log.encode())
     return result, log
-
-
-def cause(log: str) -> str:
-    """The line of ONNX Runtime's log that a person can act on."""
-    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line).strip() for line in log.splitlines()]
-    for line in lines:
-        if found := re.search(r"with error: (.*)", line):
-            return found[1]
-    errors = [line for line in lines if "[E:onnxruntime" in line or "[W:onnxruntime" in line]
-    return errors[0] if errors else "ONNX Runtime gave no reason"
 
 
 def tiny_model() -> bytes:

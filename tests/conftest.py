@@ -19,3 +19,9 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XBENCH_STORE", str(tmp_path / "store.sqlite"))
     monkeypatch.delenv("XBENCH_DATA", raising=False)
     monkeypatch.delenv("XBENCH_FAKE", raising=False)
+
+
+@pytest.fixture(scope="session")
+def export_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache of exports for all tests: exporting takes seconds."""
+    return tmp_path_factory.mktemp("exports")

@@ -9,6 +9,7 @@ rest and the samples still drift, that is said.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -146,7 +147,7 @@ def batch_size(body_s: float) -> int:
     """How many bodies make a sample that lasts at least ``BATCH_BELOW_S``."""
     if body_s >= BATCH_BELOW_S:
         return 1
-    return max(1, round(BATCH_BELOW_S / max(body_s, 1e-9)))
+    return math.ceil(BATCH_BELOW_S / max(body_s, 1e-9))
 
 
 def timer_cost_s(calls: int = 10_000) -> float:

@@ -5,7 +5,11 @@ Imports here are lazy: `xbench --help` must not wait for numpy, let alone for a 
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +20,11 @@ from xbench import __version__
 from xbench.errors import StoreError, XbenchError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from xbench.result import Document
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="xbench",
@@ -25,7 +33,6 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    no_args_is_help=True,
 )
 
 Json = Annotated[
@@ -43,11 +50,14 @@ Threads = Annotated[
 
 @app.callback(invoke_without_command=True)
 def top(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version")] = False,
 ) -> None:
     if version:
         print(f"xbench {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command("list")
@@ -74,7 +84,8 @@ def list_(json: Json = None) -> None:
         ]
         write(json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
     if json != "-":
-        terminal.table_list(models, terminal.make_console())
+        with stdout() as console:
+            terminal.table_list(models, console)
 
 
 @app.command()
@@ -83,7 +94,7 @@ def doctor(json: Json = None) -> None:
     import msgspec
 
     from xbench import doctor as doctoring
-    from xbench.reports import diagnosis, terminal
+    from xbench.reports import diagnosis
     from xbench.reports.progress import show_progress
 
     with show_progress() as progress:
@@ -91,7 +102,8 @@ def doctor(json: Json = None) -> None:
     if json is not None:
         write(json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if json != "-":
-        diagnosis.show(found, terminal.make_console())
+        with stdout() as console:
+            diagnosis.show(found, console)
     raise typer.Exit(0 if found.healthy else 1)
 
 
@@ -111,7 +123,7 @@ def export(
 ) -> None:
     """ONNX files of a model, checked against the framework they come from."""
     from xbench import export as exporting
-    from xbench.reports import exports, terminal
+    from xbench.reports import exports
     from xbench.reports.progress import show_progress
 
     with show_progress() as progress:
@@ -124,7 +136,8 @@ def export(
 
         write(json, msgspec.json.format(msgspec.json.encode(made), indent=1) + b"\n")
     if json != "-":
-        exports.show(made, terminal.make_console())
+        with stdout() as console:
+            exports.show(made, console)
     raise typer.Exit(0 if all(item.status == "ok" for item in made) else 3)
 
 
@@ -212,48 +225,83 @@ def show(
 
             write(json, msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n")
         if json != "-":
-            runs.show(stored, terminal.make_console())
+            with stdout() as console:
+                runs.show(stored, console)
         return
     document = storing.read(name, path)
     if json is not None:
         write(json, storing.encode(document))
     if json != "-":
-        terminal.show(document, terminal.make_console())
+        with stdout() as console:
+            terminal.show(document, console)
 
 
 def deliver(document: Document, json: str | None, store: Path | None) -> int:
-    """Print, write and store a run; its exit status.
+    """Store, write and print a run; its exit status.
 
     What cannot be written does not stop the rest.
     """
     from xbench import store as storing
     from xbench.reports import terminal
 
-    if json != "-":
-        terminal.show(document, terminal.make_console())
-    status = document.exit_status
-    keep = [lambda: storing.Store(store or storing.default_path()).save(document)]
+    def report() -> None:
+        with stdout() as console:
+            terminal.show(document, console)
+
+    # Kept before it is printed: a terminal may go away at any time.
+    actions: list[Callable[[], None]] = [
+        lambda: storing.Store(store or storing.default_path()).save(document)
+    ]
     if json is not None:
-        keep.append(lambda: write(json, storing.encode(document)))
-    for action in keep:
+        actions.append(lambda: write(json, storing.encode(document)))
+    if json != "-":
+        actions.append(report)
+    problems = []
+    for action in actions:
         try:
             action()
         except StoreError as error:
-            say(f"{error}; the results above are complete but were not kept there")
-            status = max(status, error.exit_status)
-    return status
+            problems.append(error)
+    for problem in problems:
+        say(f"{problem}; the results are complete but were not kept there")
+    return max([document.exit_status, *(problem.exit_status for problem in problems)])
 
 
 def write(target: str, data: bytes) -> None:
     """Write to a file, or to stdout for ``-``. Raises StoreError that names the file."""
     if target == "-":
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        with stdout():
+            sys.stdout.buffer.write(data)
         return
     try:
         Path(target).write_bytes(data)
     except OSError as error:
         raise StoreError(f"cannot write {target}: {error.strerror}") from error
+
+
+@contextmanager
+def stdout() -> Iterator[Console]:
+    """A console on stdout. Raises StoreError where it cannot be written to.
+
+    That the reader of a pipe has left, as ``head`` does, is no error.
+    """
+    from xbench.reports import terminal
+
+    try:
+        yield terminal.make_console()
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich raises the one for the other.
+        abandon_stdout()
+    except OSError as error:
+        abandon_stdout()
+        raise StoreError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def abandon_stdout() -> None:
+    """Let what is still to be written, at the latest at exit, go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def say(text: str) -> None:
@@ -263,6 +311,8 @@ def say(text: str) -> None:
 
 def main() -> None:
     """The console script."""
+    # To be asked to end is like Ctrl-C: what was measured is kept, and no process is left behind.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         status = app(standalone_mode=False)
     except TyperException as error:
@@ -272,12 +322,9 @@ def main() -> None:
         say(str(error))
         status = error.exit_status
     except (KeyboardInterrupt, typer.Abort):
+        status = INTERRUPTED
+    if status == INTERRUPTED:
         say("interrupted")
-        status = 130
-    except BrokenPipeError:
-        # The reader of a pipe has left, as `head` does: not an error.
-        sys.stderr.close()
-        status = 0
     sys.exit(status or 0)
 
 

@@ -57,17 +57,13 @@ def usable_cpus() -> int:
 
 def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     """CPUs that the control group grants (versions 2 and 1); None where it sets no limit."""
-    try:
-        quota, period = (root / "cpu.max").read_text().split()
-    except (OSError, ValueError):
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
-            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1"):
-        return None
-    return float(quota) / float(period)
+            quota, period = " ".join((root / name).read_text() for name in files).split()
+            return None if quota in ("max", "-1") else float(quota) / float(period)
+        except (OSError, ValueError, ZeroDivisionError):
+            continue
+    return None
 
 
 def start_peak() -> int:

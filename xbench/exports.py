@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import time
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -32,6 +32,7 @@ OPSET = 18
 """The newest that both exporters write (tf2onnx 1.17 stops there)."""
 BATCHES = (1, 5)
 """Batch sizes, one input each, at which a file must agree with its source framework."""
+PERTURBATIONS = 4
 CACHE_LIMIT_BYTES = 4 * 2**30
 
 
@@ -100,7 +101,7 @@ class Exports:
             if isinstance(made, Report):
                 return Exported(source=case.source, status=made.status, reason=made.reason)
             verified = made
-        graphs = {kind: self.bound_path(key, case, kind) for kind in sets}
+        graphs = {kind: self.bound_path(verified, case, kind) for kind in sets}
         missing = {kind: str(path) for kind, path in graphs.items() if not usable(path)}
         if missing:
             report = self.bind(case, folder / "skeleton.onnx", missing)
@@ -166,8 +167,7 @@ class Exports:
             seconds=now() - begin,
             agreement=agreement,
         )
-        staged = folder.with_name(f"{folder.name}.{time.time_ns()}")
-        staged.mkdir()
+        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
         shutil.copy(skeleton, staged / "skeleton.onnx")
         (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
         try:
@@ -202,7 +202,7 @@ class Exports:
                     parameter_set="probe",
                     every_batch=True,
                     perturbations=perturbations,
-                    spread_budget_s=3.0,
+                    spread_budget_s=2.0,
                 )
             )
 
@@ -212,7 +212,7 @@ class Exports:
         sides = []
         for name, report in (
             (case, job("verify", case, graph)),
-            (source, job("observe", source, perturbations=8)),
+            (source, job("observe", source, perturbations=PERTURBATIONS)),
             (double, job("observe", double)),
         ):
             if not report.ok:
@@ -231,8 +231,9 @@ class Exports:
         evidences = verdict.Evidences(reference=reference, source=single, spread=single)
         return verdict.judge(ort, single, evidences, "outputs")
 
-    def bound_path(self, key: str, case: Case, kind: str) -> Path:
-        name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{key[:12]}"
+    def bound_path(self, verified: Verified, case: Case, kind: str) -> Path:
+        """Named by the skeleton's content: one exported again may be written differently."""
+        name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{verified.sha256[:12]}"
         return self.cache / "bound" / f"{name}.onnx"
 
 

@@ -20,7 +20,10 @@ def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Arr
     else:
         tensors = outputs(runner, work, every_batch)
     if taps:
-        tensors |= {f"taps/{name}": value for name, value in runner.taps().items()}
+        found = runner.taps()
+        order = [tap.name for tap in work.spec.taps(work.config)]
+        # In the order of computation: the first that departs is where a fault is.
+        tensors |= {f"taps/{name}": found[name] for name in order}
     return tensors
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -76,6 +77,8 @@ def check(request: Request) -> None:
         ("--batch", 1 if request.batch is None else request.batch),
     ):
         positive(name, value)
+    if math.isinf(request.budget_s):
+        raise UsageError("--budget must be finite")
     if request.seed < 0:
         raise UsageError(f"--seed must not be negative, not {request.seed}")
     if request.fresh not in ("fork", "spawn"):
@@ -117,6 +120,7 @@ def cases(request: Request) -> list[Case]:
 def case(
     request: Request, spec: ModelSpec, phase: str, engine: str, source: str | None, device: str
 ) -> Case:
+    """One case of a request, with the model's own batch and loss where none was asked for."""
     config = registry.config(spec, request.size)
     batch = request.batch or spec.batch[request.size]
     return Case(

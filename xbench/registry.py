@@ -84,13 +84,17 @@ def _literals(folder: str, name: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """The entries of every literal ``name = {...}`` at the top of a module in ``folder``."""
     found: dict[str, tuple[str, dict[str, Any]]] = {}
     for path in sorted((ROOT / folder).glob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            if isinstance(node, ast.Assign) and any(
-                isinstance(target, ast.Name) and target.id == name for target in node.targets
-            ):
+        for node in ast.parse(path.read_bytes()).body:
+            match node:
+                case ast.Assign(targets=[ast.Name(id=target)], value=value):
+                    pass
+                case ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value):
+                    pass
+                case _:
+                    continue
+            if target == name:
                 module = f"xbench.{folder}.{path.stem}"
-                for key, fields in ast.literal_eval(node.value).items():
-                    found[key] = (module, fields)
+                found |= {key: (module, fields) for key, fields in ast.literal_eval(value).items()}
     return found
 
 

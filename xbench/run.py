@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,6 +34,7 @@ from xbench.result import (
 from xbench.spec import Case
 from xbench.verdict import Side
 
+INTERRUPTED = "interrupted"
 PERTURBATIONS = 8
 PROFILED_S = 1.0
 """About how long to profile a case."""
@@ -84,6 +84,8 @@ class Session:
         self.data: dict[str, Batches] = {}
         self.inputs: dict[str, Path] = {}
         self.notes: list[str] = []
+        self.agreements: list[Agreement] = []
+        self.judged = False
         self.settings = Settings(budget_s=request.budget_s / request.rounds)
 
     # -- stages ---------------------------------------------------------------------------------
@@ -111,7 +113,7 @@ class Session:
         for native in natives:
             wanted.setdefault((native, "cpu"), agree.single(some, native))
         reports = self.run_jobs(
-            [("probe", case, Job(kind="probe", case=case, folder="")) for case in wanted.values()],
+            [self.job("probe", case) for case in wanted.values()],
             label="trying {0.engine} on {0.device}",
         )
         by_place = dict(zip(wanted, reports, strict=True))
@@ -156,11 +158,10 @@ class Session:
             ):
                 return exporting.get(case, inputs[case.model])
 
-        with ThreadPoolExecutor(2) as pool:
-            for states, exported in zip(groups, pool.map(one, groups), strict=True):
-                for state in states:
-                    state.fail(Report(status=exported.status, reason=exported.reason))
-                    state.graphs = exported.graphs
+        for states, exported in zip(groups, self.launcher.map(one, groups), strict=True):
+            for state in states:
+                state.fail(Report(status=exported.status, reason=exported.reason))
+                state.graphs = exported.graphs
 
     def verification_inputs(self, model: str) -> Path:
         """One batch of the model's own data for each size that an export is checked at."""
@@ -218,10 +219,9 @@ class Session:
                 # Losses are shown from the published initialiser, the start users train from.
                 follow_loss=state.case.phase == "train" and state.case.precision == "fp32",
             )
-            jobs.append(("observe", state.case, job))
-        for state, report in zip(
-            states, self.run_jobs(jobs, label="computing {0.phase} {0.label}"), strict=True
-        ):
+            jobs.append(job)
+        reports = self.run_jobs(jobs, label="computing {0.phase} {0.label}")
+        for state, report in zip(states, reports, strict=True):
             state.fail(report)
             state.observed = report if report.ok else None
             state.loss = list(report.loss)
@@ -229,6 +229,23 @@ class Session:
     def shows_taps(self, case: Case) -> bool:
         """Whether to record the intermediate tensors, by which a disagreement is located."""
         return case.engine in self.natives and case.phase == "infer"
+
+    def judge(self) -> None:
+        """Verdicts on everything that was observed."""
+        self.judged = True
+        sides = {}
+        for key, state in {**self.extra, **self.states}.items():
+            if state.observed is not None:
+                sides[key] = Side(
+                    key=key,
+                    label=state.case.label,
+                    tensors=state.observed.tensors(),
+                    digests=state.observed.digests,
+                    spread=state.observed.spread,
+                    draws=state.observed.draws,
+                )
+        cases = [state.case for state in self.states.values() if state.observed is not None]
+        self.agreements = agree.agreements(cases, sides, self.natives)
 
     def profile(self) -> None:
         """Operator time of every case, one at a time: profilers measure too."""
@@ -272,22 +289,17 @@ class Session:
             **more,
         )
 
-    def run_jobs(self, jobs: Sequence[tuple[str, Case, Job]], label: str) -> list[Report]:
-        """Jobs whose time does not matter, one after the other.
+    def run_jobs(self, jobs: Sequence[Job], label: str) -> Iterator[Report]:
+        """Jobs whose time does not matter, one after the other, each report as soon as it is there.
 
         Two at once would be slower: where threads outnumber the cores, the OpenMP barriers of
         torch wait for the scheduler (measured: 17 s for what takes 2 s alone).
         """
-        self.progress.plan(sum(WEIGHTS[kind] for kind, _, _ in jobs))
-
-        def one(item: tuple[str, Case, Job]) -> Report:
-            kind, case, job = item
-            if not job.folder:
-                job = msgspec.structs.replace(job, folder=str(self.launcher.folder()))
-            with self.progress.task(label.format(case), WEIGHTS[kind]):
-                return self.launcher.run(job)
-
-        return [one(item) for item in jobs]
+        self.progress.plan(sum(WEIGHTS[job.kind] for job in jobs))
+        for job in jobs:
+            with self.progress.task(label.format(job.case), WEIGHTS[job.kind]):
+                report = self.launcher.run(job)
+            yield report
 
     # -- results --------------------------------------------------------------------------------
 
@@ -299,7 +311,7 @@ class Session:
         measured = state.measurements
         status, reason = state.status, state.reason
         if state.ok and not measured:
-            status, reason = "interrupted", "the run was stopped before this case was measured"
+            status, reason = INTERRUPTED, "the run was stopped before this case was measured"
         samples = [m.samples for m in measured]
         compiles = [m.compile_s for m in measured if m.compile_s is not None]
         return CaseResult(
@@ -347,35 +359,25 @@ class Session:
             first.case.key,
         )
 
-    def agreements(self) -> list[Agreement]:
-        """Verdicts on everything that was observed."""
-        sides = {}
-        for key, state in {**self.extra, **self.states}.items():
-            if state.observed is not None:
-                sides[key] = Side(
-                    key=key,
-                    label=state.case.label,
-                    tensors=state.observed.tensors(),
-                    digests=state.observed.digests,
-                    spread=state.observed.spread,
-                    draws=state.observed.draws,
-                )
-        cases = [state.case for state in self.states.values() if state.observed is not None]
-        return agree.agreements(cases, sides, self.natives)
-
     def witness_results(self) -> list[CaseResult]:
         """Cases that only served a verdict: in the document, so that every key in it is known."""
-        return [
-            CaseResult(
-                key=key,
-                case=state.case,
-                status=state.status,
-                reason=state.reason,
-                digests=dict(state.observed.digests) if state.observed else {},
-                asked=False,
+        found = []
+        for key, state in self.extra.items():
+            status, reason = state.status, state.reason
+            if state.ok and state.observed is None:
+                status, reason = INTERRUPTED, "the run was stopped before this was computed"
+            digests = dict(state.observed.digests) if state.observed else {}
+            found.append(
+                CaseResult(
+                    key=key,
+                    case=state.case,
+                    status=status,
+                    reason=reason,
+                    digests=digests,
+                    asked=False,
+                )
             )
-            for key, state in self.extra.items()
-        ]
+        return found
 
     def losses(self) -> LossTable | None:
         """The trivial predictor's loss on the batches of the training cases."""
@@ -421,10 +423,13 @@ def execute(request: Request, progress: Progress, command: Sequence[str]) -> Doc
             session.export()
             session.measure()
             session.observe()
+            session.judge()
             session.profile()
         except KeyboardInterrupt:
             interrupted = True
-        agreements = session.agreements()
+            launcher.stop()
+            if not session.judged:
+                session.judge()
         cases = [*session.results(), *session.witness_results()]
     return Document(
         schema=SCHEMA,
@@ -438,7 +443,7 @@ def execute(request: Request, progress: Progress, command: Sequence[str]) -> Doc
         ),
         environments=session.environments,
         cases=cases,
-        agreements=agreements,
+        agreements=session.agreements,
         losses=session.losses(),
         notes=session.notes,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -49,7 +49,7 @@ def decode(data: bytes, name: str) -> Document:
         if schema != SCHEMA:
             raise StoreError(f"{name} has schema {schema}; this xbench reads schema {SCHEMA}")
         return msgspec.json.decode(data, type=Document)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise StoreError(f"{name} is not a result of xbench, or it is damaged: {error}") from error
 
 
@@ -65,6 +65,7 @@ class Store:
 
     @contextmanager
     def connection(self, *, write: bool) -> Iterator[sqlite3.Connection]:
+        """One transaction. Makes the file to ``write``; to read, it must be there."""
         try:
             if write:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,9 @@ class Store:
             uri = f"{self.path.absolute().as_uri()}?mode={mode}"
             with closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
                 if write:
-                    connection.execute("PRAGMA journal_mode=WAL")
+                    # Refused at once while others open the same new file; a later writer sets it.
+                    with suppress(sqlite3.OperationalError):
+                        connection.execute("PRAGMA journal_mode=WAL")
                 version = connection.execute("PRAGMA user_version").fetchone()[0]
                 if version > VERSION:
                     raise StoreError(
@@ -101,7 +104,10 @@ class Store:
         """Every stored run, the newest first."""
         with self.connection(write=False) as connection:
             rows = connection.execute("SELECT summary FROM runs ORDER BY started DESC, id DESC")
-            return [msgspec.json.decode(row[0], type=Run) for row in rows]
+            try:
+                return [msgspec.json.decode(row[0], type=Run) for row in rows]
+            except msgspec.MsgspecError as error:
+                raise StoreError(f"a run in the store {self.path} is damaged: {error}") from error
 
     def load(self, name: str) -> Document:
         """The run whose id starts with ``name``; ``last`` is the newest."""
@@ -127,9 +133,9 @@ class Store:
 def read(name: str, store: Path) -> Document:
     """A stored run, or the JSON file called ``name`` where there is one."""
     path = Path(name)
-    if path.suffix == ".json" or path.is_file():
-        try:
+    try:
+        if path.suffix == ".json" or path.is_file():
             return decode(path.read_bytes(), str(path))
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
     return Store(store).load(name)

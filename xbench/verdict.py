@@ -3,7 +3,8 @@
 In this order:
 
 1. Nothing to compare, or other parameters or inputs on the two sides: ``inconclusive``.
-2. Shape, dtype or NaN/Inf masks differ: ``disagree``.
+2. A tensor missing, another shape or kind of dtype, or other NaN/Inf masks: ``disagree``. The two
+   alike in these but not comparable with float64, as after an overflow: ``inconclusive``.
 3. Float64 against float64 (definition parity): ``agree`` within 1e-9 of the reference's RMS.
 4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
    source engine, the spread under one-ULP perturbations of the parameters, and the rounding of the
@@ -82,10 +83,11 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
     names = [name for name in b.tensors if name.startswith(what + "/")]
     if not names:
         return agreement(a, b, what, [], INCONCLUSIVE, f"no {what} to compare")
-    missing = [name for name in names if name not in a.tensors]
-    if missing:
-        sentence = f"{a.label} has no {missing[0]}, which {b.label} has"
-        return agreement(a, b, what, [], DISAGREE, sentence)
+    for side, verdict in ((a, DISAGREE), (evidences.reference, INCONCLUSIVE)):
+        missing = [name for name in names if name not in side.tensors]
+        if missing:
+            sentence = f"{side.label} has no {missing[0]}, which {b.label} has"
+            return agreement(a, b, what, [], verdict, sentence)
     judged = [judge_tensor(name, a, b, evidences) for name in names]
     worst = max(judged, key=lambda item: (SEVERITY[item.verdict], item.score))
     sentence = sentence_of(worst, a, b, evidences, len(names), what)
@@ -101,15 +103,17 @@ def not_comparable(sides: tuple[Side, ...]) -> str:
 
 
 def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
+    """The verdict on tensor ``name``, which all sides have."""
     actual, other = a.tensors[name], b.tensors[name]
     truth = evidences.reference.tensors[name]
     metrics = numerics.compare(name, actual, other)
     to_truth = numerics.compare(name, actual, truth)
     if metrics.problem or to_truth.problem:
-        problem = metrics.problem or to_truth.problem
-        nothing = metrics.bitwise_equal or metrics.elements == 0
-        verdict = INCONCLUSIVE if nothing else DISAGREE
+        empty = actual.size == 0 and actual.shape == other.shape
+        alike = empty or metrics.bitwise_equal or not metrics.problem
+        problem = to_truth.problem if alike else metrics.problem
         evidence = Evidence(tensor=name, decided_by=problem)
+        verdict = INCONCLUSIVE if alike else DISAGREE
         return Judged(metrics=metrics, evidence=evidence, limit=None, score=np.inf, verdict=verdict)
     scale = to_truth.reference_rms or 0.0
     error = to_truth.rms or 0.0
@@ -138,7 +142,7 @@ def float32_limits(
     else:
         limits = {"rounding of the result": rounding}
     own = spread = None
-    if evidences.source is not None:
+    if evidences.source is not None and name in evidences.source.tensors:
         try:
             own = numerics.rms_error(evidences.source.tensors[name], truth)
             limits["2x source error"] = 2.0 * own
@@ -170,7 +174,8 @@ def sentence_of(
     """One sentence that a person can act on."""
     name = worst.metrics.name
     if worst.limit is None:
-        return f"{a.label} and {b.label} differ in {name}: {worst.evidence.decided_by}"
+        differ = "differ" if worst.verdict == DISAGREE else "cannot be told apart"
+        return f"{a.label} and {b.label} {differ} in {name}: {worst.evidence.decided_by}"
     error = f"its RMS error to float64 is {worst.evidence.error_rms:.2g}"
     limit = f"{worst.limit:.2g} ({worst.evidence.decided_by})"
     if worst.verdict == AGREE:
@@ -207,6 +212,7 @@ def agreement(
     sentence: str,
     worst: Judged | None = None,
 ) -> Agreement:
+    """What is kept of a pair; ``worst`` is the tensor whose evidence and limit are shown."""
     return Agreement(
         a=a.key,
         b=b.key,

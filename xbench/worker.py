@@ -1,15 +1,17 @@
 """The child side: one job in one process, or a host that forks a fresh child for each job.
 
-    python -m xbench.worker JOB.json        does one job
-    python -m xbench.worker --host ENGINE   imports the engine's framework once, then reads a path
-                                            of a job per line and forks a child for each
+    python -m xbench.worker JOB.json PARENT   does one job, and dies with the process PARENT
+    python -m xbench.worker --host ENGINE     imports the engine's framework once, then reads a path
+                                              of a job per line and forks a child for each
 
 A host never runs an operator, so that its children are as fresh as spawned ones.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import math
 import os
 import select
 import signal
@@ -129,6 +131,8 @@ def observe(job: Job) -> Report:
     if job.follow_loss:
         runner.bind(parameters_of(job, "init"))
         loss = runner.train().loss
+        if not all(map(math.isfinite, loss)):
+            raise EngineError(f"the loss is not finite: {', '.join(f'{x:.3g}' for x in loss)}")
     return Report(loss=loss, spread=spread, draws=draws, digests=digests(work))
 
 
@@ -225,59 +229,86 @@ def redirect(log: Path) -> None:
     os.close(fd)
 
 
-def die_with_parent() -> None:
+def die_with_parent(parent: int) -> None:
     """Ask Linux to kill this process when its parent ends; elsewhere nothing happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 = PR_SET_PDEATHSIG
+        # The parent may have ended before it was asked.
+        if os.getppid() != parent:
+            os._exit(1)
 
 
 def host(engine: str) -> None:
     """Import the engine's framework, then fork a child for each job path read from stdin.
 
-    Speaks on the real stdout, a line each: the handshake, then ``pid N`` and ``exit N`` per job.
+    Speaks on the real stdout, a line each: the handshake (or the status and reason of a framework
+    that cannot be imported), then ``pid N`` and ``exit N`` per job.
     """
     speak = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     # One BLAS thread while importing: a thread that exists at a fork is lost in the child.
-    registry.load(registry.engine(engine).module)
+    try:
+        registry.load(registry.engine(engine).module)
+    except Exception as error:
+        traceback.print_exc()
+        status, reason = status_of(error)
+        speak.write(f"{status} {' '.join(reason.split())}\n")
+        return
     speak.write(f"{HANDSHAKE}\n")
+    me = os.getpid()
     for line in sys.stdin:
         path = Path(line.strip())
         child = os.fork()
         if child == 0:
-            child_main(path, speak)
+            child_main(path, speak, me)
+        lead_group(child)
         speak.write(f"pid {child}\n")
         wait_or_orphan(child)
+        # Before its number is free again: end what it started and left behind.
+        kill_group(child)
         _, code = os.waitpid(child, 0)
         speak.write(f"exit {os.waitstatus_to_exitcode(code)}\n")
 
 
+def lead_group(pid: int) -> None:
+    """Make a process lead a group of its own. Parent and child both do it: either may be first."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, pid)
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL to a process that leads a group and to what it started; nothing if all have ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
 def wait_or_orphan(child: int) -> None:
-    """Wait until the child ends; if the parent goes first, kill the child.
+    """Wait until the child ends or the parent does.
 
     The parent says nothing while a job runs: a readable stdin is its end.
     """
     fd = os.pidfd_open(child)
-    ready, _, _ = select.select([fd, 0], [], [])
+    select.select([fd, 0], [], [])
     os.close(fd)
-    if 0 in ready and fd not in ready:
-        os.kill(child, signal.SIGKILL)
 
 
-def child_main(path: Path, speak: Any) -> None:
+def child_main(path: Path, speak: Any, parent: int) -> None:
     """The forked child: never returns."""
     status = 1
     try:
-        die_with_parent()
-        os.setpgid(0, 0)
+        die_with_parent(parent)
+        lead_group(os.getpid())
         speak.close()
-        os.close(0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
         redirect(path.with_name("log.txt"))
         run(path)
-        status = 0
-    finally:
         sys.stdout.flush()
-        sys.stderr.flush()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
         # Not sys.exit: what the host registered to run at its end is not the child's.
         os._exit(status)
 
@@ -286,7 +317,7 @@ def main(arguments: list[str]) -> None:
     if arguments[0] == "--host":
         host(arguments[1])
     else:
-        die_with_parent()
+        die_with_parent(int(arguments[1]))
         path = Path(arguments[0])
         redirect(path.with_name("log.txt"))
         run(path)

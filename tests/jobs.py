@@ -1,0 +1,85 @@
+"""Jobs as the product runs them, for tests of the real frameworks (which never share a process)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xbench import registry, tensors
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
+from xbench.spec import Case
+
+Array = np.ndarray[Any, Any]
+
+
+def case(model: str, engine: str, phase: str = "infer", **fields: Any) -> Case:
+    """A tiny case on the cpu."""
+    spec = registry.model(model)
+    common: dict[str, Any] = {"size": "tiny", "device": "cpu", "threads": 2, "batch": spec.batch["tiny"]}
+    loss = fields.pop("loss", spec.losses[0]) if phase == "train" else ""
+    return Case(model=model, engine=engine, phase=phase, loss=loss, **(common | fields))
+
+
+def data_file(launcher: Launcher, case: Case, count: int = 5) -> Path:
+    """The model's default data for ``case``, where a worker reads it."""
+    spec = registry.model(case.model)
+    batches = registry.model_part(case.model, "data").load(
+        registry.config(spec, case.size), batch=case.batch, count=count, seed=0, source=None
+    )
+    path = launcher.folder() / "inputs.npz"
+    tensors.save_batches(path, batches.inputs)
+    return path
+
+
+def observe(launcher: Launcher, case: Case, inputs: Path, **fields: Any) -> Report:
+    """What a case computes from its probe parameters; fails the test where it does not."""
+    report = launcher.run(
+        Job(
+            kind="observe",
+            case=case,
+            folder=str(launcher.folder()),
+            inputs=str(inputs),
+            parameter_set="probe",
+            **fields,
+        )
+    )
+    assert report.ok, report.reason
+    return report
+
+
+def worst_relative(actual: Mapping[str, Array], truth: Mapping[str, Array]) -> dict[str, float]:
+    """RMS error over RMS of the reference, the largest per kind of tensor (outputs, loss, ...)."""
+    worst: dict[str, float] = {}
+    assert set(actual) == set(truth)
+    for name, value in truth.items():
+        assert actual[name].shape == value.shape, name
+        error = float(np.sqrt(np.mean((actual[name].astype(np.float64) - value) ** 2)))
+        scale = float(np.sqrt(np.mean(value.astype(np.float64) ** 2)))
+        kind = name.partition("/")[0]
+        worst[kind] = max(worst.get(kind, 0.0), error / scale if scale else error)
+    return worst
+
+
+@contextmanager
+def model_copy(original: str, name: str, changes: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+    """A copy of a model's folder under another name, with one text replaced per file."""
+    import shutil
+
+    source, target = registry.ROOT / "models" / original, registry.ROOT / "models" / name
+    shutil.copytree(source, target)
+    try:
+        for path in target.glob("*.py"):
+            text = path.read_text().replace(f"models.{original}", f"models.{name}")
+            path.write_text(text.replace(f'name="{original}"', f'name="{name}"'))
+        for file, (old, new) in changes.items():
+            text = (target / file).read_text()
+            assert old in text, f"{file} has no {old!r}"
+            (target / file).write_text(text.replace(old, new))
+        yield name
+    finally:
+        shutil.rmtree(target)

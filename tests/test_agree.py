@@ -1,0 +1,225 @@
+"""Who is held against whom, by what evidence: a matrix written by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from xbench import agree
+from xbench.spec import Case
+from xbench.verdict import Side
+
+EPS = float(np.finfo(np.float32).eps)
+SHAPES = {"x": (2, 3), "y": (5,)}
+
+
+def case(label: str, phase: str = "infer") -> Case:
+    """The case that its label names: ``ort(tf) cuda fp64``."""
+    engine, device, precision = (*label.split(), "fp32")[:3]
+    engine, _, source = engine.rstrip(")").partition("(")
+    return Case(
+        model="m", size="tiny", phase=phase, engine=engine, source=source or None, device=device,
+        precision=precision, shape=SHAPES,
+    )  # fmt: skip
+
+
+def cases(*labels: str) -> list[Case]:
+    return [case(label) for label in labels]
+
+
+NATIVES = ["torch", "tf"]
+ALL = [f"{engine} {device}" for engine in ("torch", "tf", "ort(torch)", "ort(tf)")
+       for device in ("cpu", "cuda")]  # fmt: skip
+EXPECTED = {
+    # judged, held against, whose error is the measure
+    ("tf cpu fp64", "torch cpu fp64", None),
+    ("torch cpu", "torch cpu fp64", None),
+    ("torch cuda", "torch cpu fp64", "torch cpu"),
+    ("torch cuda", "torch cpu", "torch cpu"),
+    ("tf cpu", "torch cpu fp64", "torch cpu"),
+    ("tf cpu", "torch cpu", "torch cpu"),
+    ("tf cuda", "torch cpu fp64", "torch cpu"),
+    ("tf cuda", "tf cpu", "tf cpu"),
+    ("ort(torch) cpu", "torch cpu fp64", "torch cpu"),
+    ("ort(torch) cpu", "torch cpu", "torch cpu"),
+    ("ort(torch) cuda", "torch cpu fp64", "torch cpu"),
+    ("ort(torch) cuda", "torch cpu", "torch cpu"),
+    ("ort(torch) cuda", "ort(torch) cpu", "ort(torch) cpu"),
+    ("ort(tf) cpu", "torch cpu fp64", "tf cpu"),
+    ("ort(tf) cpu", "tf cpu", "tf cpu"),
+    ("ort(tf) cuda", "torch cpu fp64", "tf cpu"),
+    ("ort(tf) cuda", "tf cpu", "tf cpu"),
+    ("ort(tf) cuda", "ort(tf) cpu", "ort(tf) cpu"),
+}
+
+
+def labels(pairs: list[agree.Pair]) -> list[tuple[str, str, str | None]]:
+    return [(p.a.label, p.b.label, p.source.label if p.source else None) for p in pairs]
+
+
+def test_the_whole_matrix() -> None:
+    found = labels(agree.pairs(cases(*ALL), NATIVES))
+    assert len(found) == len(set(found))
+    assert set(found) == EXPECTED
+
+
+def test_the_order_of_the_cases_does_not_matter() -> None:
+    assert set(labels(agree.pairs(cases(*reversed(ALL)), NATIVES))) == EXPECTED
+
+
+@pytest.mark.parametrize("label", ALL)
+def test_the_pairs_of_one_case_do_not_depend_on_the_others(label: str) -> None:
+    expected = {pair for pair in EXPECTED if pair[0] == label}
+    if label == "tf cpu":
+        expected.add(("tf cpu fp64", "torch cpu fp64", None))
+    assert set(labels(agree.pairs(cases(label), NATIVES))) == expected
+
+
+def test_the_definitions_are_compared_first() -> None:
+    found = labels(agree.pairs(cases(*ALL), NATIVES))
+    assert found[0] == ("tf cpu fp64", "torch cpu fp64", None)
+
+
+def test_phases_are_not_mixed() -> None:
+    found = agree.pairs([case("tf cpu"), case("tf cpu", "train")], NATIVES)
+    assert len(found) == 6
+    assert all(pair.a.phase == pair.b.phase for pair in found)
+    assert all(pair.source.phase == pair.a.phase for pair in found if pair.source)
+
+
+def test_without_a_native_engine_nothing_can_be_judged() -> None:
+    assert agree.pairs(cases(*ALL), []) == []
+    assert agree.witnesses(cases(*ALL), []) == []
+    assert agree.agreements(cases(*ALL), {}, []) == []
+
+
+def test_with_tensorflow_alone_it_is_the_reference() -> None:
+    found = labels(agree.pairs(cases("tf cpu", "tf cuda", "ort(tf) cpu"), ["tf"]))
+    assert set(found) == {
+        ("tf cpu", "tf cpu fp64", None),
+        ("tf cuda", "tf cpu fp64", "tf cpu"),
+        ("tf cuda", "tf cpu", "tf cpu"),
+        ("ort(tf) cpu", "tf cpu fp64", "tf cpu"),
+        ("ort(tf) cpu", "tf cpu", "tf cpu"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "needed"),
+    [
+        (ALL, {"tf cpu fp64", "torch cpu fp64"}),
+        (["torch cpu"], {"torch cpu fp64"}),
+        (["torch cuda"], {"torch cpu fp64", "torch cpu"}),
+        (["tf cpu"], {"torch cpu fp64", "tf cpu fp64", "torch cpu"}),
+        (["tf cuda"], {"torch cpu fp64", "torch cpu", "tf cpu"}),
+        (["ort(torch) cpu"], {"torch cpu fp64", "torch cpu"}),
+        (["ort(torch) cuda"], {"torch cpu fp64", "torch cpu", "ort(torch) cpu"}),
+        (["ort(tf) cpu"], {"torch cpu fp64", "tf cpu", "torch cpu"}),
+    ],
+)
+def test_witnesses_are_what_the_verdicts_need_and_nobody_asked_for(
+    asked: list[str], needed: set[str]
+) -> None:
+    found = [item.label for item in agree.witnesses(cases(*asked), NATIVES)]
+    assert len(found) == len(set(found))
+    assert set(found) == needed
+
+
+def test_a_witness_computes_what_the_case_computes() -> None:
+    odd = Case(
+        model="n", size="full", phase="train", engine="ort", source="tf", device="cuda", threads=3,
+        batch=7, shape=SHAPES, loss="L", seed=9, options={"level": "1"},
+    )  # fmt: skip
+    for witness in (agree.double(odd, "torch"), agree.single(odd, "torch")):
+        assert (witness.engine, witness.source, witness.device) == ("torch", None, "cpu")
+        assert witness.options == {}
+        same = ("model", "size", "phase", "threads", "batch", "shape", "loss", "seed")
+        assert [getattr(witness, name) for name in same] == [getattr(odd, name) for name in same]
+    assert agree.double(odd, "torch").precision == "fp64"
+    assert agree.single(odd, "torch").precision == "fp32"
+
+
+def test_options_make_a_case_another_than_the_source() -> None:
+    tuned = Case(model="m", size="tiny", phase="infer", engine="torch", device="cpu",
+                 shape=SHAPES, options={"tf32": "on"})  # fmt: skip
+    (pair,) = agree.pairs([tuned], NATIVES)
+    assert pair.source is not None
+    assert pair.source.options == {}
+
+
+# -- the verdicts on pairs ----------------------------------------------------------------------
+
+
+def side(label: str, value: float = 1.0, spread: float | None = None) -> tuple[str, Side]:
+    key = case(label).key
+    dtype = np.float64 if "fp64" in label else np.float32
+    return key, Side(
+        key=key,
+        label=label,
+        tensors={"outputs/y": np.full(4, value, dtype)},
+        digests={"parameters": "p", "inputs": "i"},
+        spread={} if spread is None else {"outputs/y": spread},
+        draws=0 if spread is None else 8,
+    )
+
+
+def judged(sides: dict[str, Side]) -> set[tuple[str, str]]:
+    found = agree.agreements(cases(*ALL), sides, NATIVES)
+    names = {key: value.label for key, value in sides.items()}
+    return {(names[item.a], names[item.b]) for item in found}
+
+
+EVERYTHING = [*ALL, "torch cpu fp64", "tf cpu fp64"]
+
+
+def test_every_pair_gets_a_verdict() -> None:
+    sides = dict(side(label) for label in EVERYTHING)
+    assert judged(sides) == {(a, b) for a, b, _ in EXPECTED}
+    found = agree.agreements(cases(*ALL), sides, NATIVES)
+    assert {item.verdict for item in found} == {"agree"}
+
+
+@pytest.mark.parametrize("missing", EVERYTHING)
+def test_a_pair_needs_both_sides_and_the_reference(missing: str) -> None:
+    sides = dict(side(label) for label in EVERYTHING if label != missing)
+    expected = {(a, b) for a, b, _ in EXPECTED if missing not in (a, b, "torch cpu fp64")}
+    assert judged(sides) == (set() if missing == "torch cpu fp64" else expected)
+
+
+def test_training_is_judged_by_loss_gradients_and_parameters() -> None:
+    own = side("torch cpu")[1]
+    train, double = case("torch cpu", "train"), agree.double(case("torch cpu", "train"), "torch")
+    found = agree.agreements([train], {train.key: own, double.key: own}, NATIVES)
+    assert [item.what for item in found] == ["loss", "gradients", "parameters"]
+
+
+def test_a_side_that_is_the_source_is_held_to_the_rounding_of_a_sum_over_its_inputs() -> None:
+    sides = dict(side(label) for label in ("torch cpu", "torch cpu fp64"))
+    (found,) = agree.agreements(cases("torch cpu"), sides, NATIVES)
+    elements = 2 * 3 + 5
+    assert found.tolerance == pytest.approx(4 * EPS * math.sqrt(elements))
+
+
+def test_the_spread_is_that_of_the_first_native_engine() -> None:
+    sides = dict(
+        [
+            side("torch cpu", spread=0.25),
+            side("tf cpu", spread=0.5),
+            side("torch cpu fp64"),
+            side("ort(tf) cpu", 1.2),
+        ]
+    )
+    for found in agree.agreements(cases("ort(tf) cpu"), sides, NATIVES):
+        assert found.evidence is not None
+        assert (found.evidence.spread_rms, found.evidence.draws) == (0.25, 8)
+        assert found.verdict == "agree"
+
+
+def test_a_wrong_side_disagrees_with_all_and_the_others_do_not() -> None:
+    sides = dict(side(label, 1.5 if label == "ort(tf) cpu" else 1.0) for label in EVERYTHING)
+    found = agree.agreements(cases(*ALL), sides, NATIVES)
+    wrong = {(item.a, item.b) for item in found if item.verdict != "agree"}
+    key = case("ort(tf) cpu").key
+    assert wrong == {(key, case(b).key) for b in ("torch cpu fp64", "tf cpu")}

@@ -1,0 +1,242 @@
+"""Exports: right, cached by content, bound by seed, and never served when wrong."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from tests import jobs
+from xbench import exports, registry, tensors
+from xbench.exports import Exports
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
+from xbench.spec import Case
+
+MODELS = registry.model_names()
+
+
+class Watched(Launcher):
+    """A launcher that remembers the kinds of its jobs and lets a test meddle with their results."""
+
+    def __init__(self) -> None:
+        super().__init__(time_limit_s=300)
+        self.kinds: list[str] = []
+        self.after: dict[str, Callable[[Job], None]] = {}
+
+    def run(self, job: Job) -> Report:
+        report = super().run(job)
+        self.kinds.append(job.kind)
+        if job.kind in self.after:
+            self.after[job.kind](job)
+        return report
+
+
+@pytest.fixture
+def launcher() -> Iterator[Watched]:
+    with Watched() as launcher:
+        yield launcher
+
+
+def verification(launcher: Launcher, case: Case) -> Path:
+    spec = registry.model(case.model)
+    load = registry.model_part(case.model, "data").load
+    config = registry.config(spec, case.size)
+    path = launcher.folder() / "verify.npz"
+    batches = [
+        load(config, batch=batch, count=1, seed=seed, source=None).inputs[0]
+        for seed, batch in enumerate(exports.BATCHES)
+    ]
+    tensors.save_batches(path, batches)
+    return path
+
+
+def silent(text: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.mark.parametrize("source", ["torch", "tf"])
+@pytest.mark.parametrize("name", MODELS)
+def test_export_is_checked_and_a_new_seed_only_binds(
+    launcher: Watched, export_cache: Path, name: str, source: str
+) -> None:
+    exporting = Exports(launcher, export_cache, silent)
+    case = jobs.case(name, "ort", source=source)
+    inputs = verification(launcher, case)
+    made = exporting.get(case, inputs)
+    assert (made.status, made.reason, made.cached) == ("ok", "", False)
+    assert set(launcher.kinds) == {"export", "bind", "verify", "observe"}
+    assert made.verified is not None
+    agreement = made.verified.agreement
+    assert agreement.verdict == "agree"
+    assert {t.name for t in agreement.tensors} >= {"outputs/prediction", "outputs/prediction@1"}
+    assert all(t.scaled is not None and t.scaled < 1e-5 for t in agreement.tensors)
+    check_file(Path(made.graphs["probe"]), case)
+
+    launcher.kinds.clear()
+    again = exporting.get(case, inputs)
+    assert launcher.kinds == []
+    assert again.cached
+    other = exporting.get(msgspec.structs.replace(case, seed=1), inputs)
+    assert launcher.kinds == ["bind"], "a new seed must not export"
+    one, two = (
+        initialisers(Path(item.graphs["init"])) for item in (made, other)
+    )
+    assert one.keys() == two.keys()
+    assert any(not np.array_equal(one[key], two[key]) for key in one)
+
+
+def initialisers(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    graph = onnx.load(str(path)).graph
+    return {item.name: numpy_helper.to_array(item) for item in graph.initializer}
+
+
+def check_file(path: Path, case: Case) -> None:
+    """Parameters by canonical name and value, interface by the specification."""
+    from xbench import draws
+
+    spec = registry.model(case.model)
+    config = registry.config(spec, case.size)
+    found = initialisers(path)
+    for name, value in draws.parameters(spec, case.size, "probe", case.seed).items():
+        assert np.array_equal(found[name], value), name
+    graph = onnx.load(str(path)).graph
+    assert [value.name for value in graph.input] == [item.name for item in spec.inputs(config)]
+    assert [value.name for value in graph.output] == [item.name for item in spec.outputs(config)]
+    for value in (*graph.input, *graph.output):
+        assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+def scale_a_constant(job: Job) -> None:
+    """A fault as exporters make them: one constant is not what it should be."""
+    path = job.targets["skeleton"]
+    model = onnx.load(path)
+    constants = [
+        item
+        for item in model.graph.initializer
+        if item.data_type == onnx.TensorProto.FLOAT and numpy_helper.to_array(item).size == 1
+    ]
+    target = next(c for c in constants if np.isclose(numpy_helper.to_array(c), 0.2).all())
+    wrong = numpy_helper.from_array(numpy_helper.to_array(target) * np.float32(1.01), target.name)
+    target.CopyFrom(wrong)
+    onnx.save(model, path)
+
+
+def freeze_the_batch(job: Job) -> None:
+    model = onnx.load(job.targets["skeleton"])
+    for value in model.graph.input:
+        if value.type.tensor_type.shape.dim[0].dim_param == "batch":
+            value.type.tensor_type.shape.dim[0].dim_value = 5
+    onnx.save(model, job.targets["skeleton"])
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(scale_a_constant, "the export is wrong"), (freeze_the_batch, "frames")],
+)
+def test_a_wrong_export_is_refused_and_not_cached(
+    launcher: Watched, tmp_path: Path, fault: Callable[[Job], None], reason: str
+) -> None:
+    exporting = Exports(launcher, tmp_path / "own", silent)
+    case = jobs.case("prednet", "ort", source="tf")
+    launcher.after["export"] = fault
+    made = exporting.get(case, verification(launcher, case))
+    assert made.status == "failed"
+    assert reason in made.reason
+    assert made.graphs == {}
+    assert list((tmp_path / "own" / "skeletons").iterdir()) == []
+
+
+def test_a_damaged_skeleton_is_exported_again_and_said(
+    launcher: Watched, export_cache: Path
+) -> None:
+    said: list[str] = []
+    exporting = Exports(launcher, export_cache, said.append)
+    case = jobs.case("prednet", "ort", source="tf")
+    inputs = verification(launcher, case)
+    assert exporting.get(case, inputs).status == "ok"
+    skeleton = export_cache / "skeletons" / exports.skeleton_key(case) / "skeleton.onnx"
+    whole = skeleton.read_bytes()
+    skeleton.write_bytes(whole[: len(whole) // 2])
+    launcher.kinds.clear()
+    made = exporting.get(case, inputs)
+    assert made.status == "ok"
+    assert not made.cached
+    assert "export" in launcher.kinds
+    assert any("damaged" in text for text in said)
+    assert skeleton.read_bytes() != whole[: len(whole) // 2]
+
+
+@pytest.mark.parametrize("damage", ["verified.json", "skeleton.onnx"])
+def test_a_missing_or_damaged_entry_is_not_read(
+    launcher: Watched, tmp_path: Path, damage: str
+) -> None:
+    said: list[str] = []
+    exporting = Exports(launcher, tmp_path / "own", said.append)
+    folder = tmp_path / "own" / "skeletons" / "entry"
+    assert exporting.read(folder) is None
+    assert said == [], "nothing there is not damage"
+    folder.mkdir()
+    (folder / "skeleton.onnx").write_bytes(b"graph")
+    (folder / "verified.json").write_bytes(b"{}" if damage == "verified.json" else b"[")
+    assert exporting.read(folder) is None
+    assert "damaged" in said[0]
+    assert not folder.exists()
+
+
+def test_a_damaged_bound_file_is_bound_again(launcher: Watched, export_cache: Path) -> None:
+    exporting = Exports(launcher, export_cache, silent)
+    case = jobs.case("prednet", "ort", source="tf")
+    inputs = verification(launcher, case)
+    bound = Path(exporting.get(case, inputs).graphs["init"])
+    whole = bound.read_bytes()
+    bound.write_bytes(whole[:100])
+    launcher.kinds.clear()
+    assert exporting.get(case, inputs).status == "ok"
+    assert launcher.kinds == ["bind"]
+    assert bound.read_bytes() == whole
+
+
+def test_the_key_follows_what_shapes_a_skeleton(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = jobs.case("prednet", "ort", source="torch")
+    key = exports.skeleton_key(case)
+    replace = msgspec.structs.replace
+    same = replace(case, seed=3, batch=7, threads=1, device="cuda", phase="train")
+    assert exports.skeleton_key(same) == key
+    for changed in (replace(case, size="small"), replace(case, source="tf")):
+        assert exports.skeleton_key(changed) != key
+    monkeypatch.setattr(exports, "versions", lambda source: {"torch": "0"})
+    assert exports.skeleton_key(case) != key
+
+
+def test_the_cache_forgets_what_was_not_used_for_longest(tmp_path: Path) -> None:
+    for name in ("skeletons", "bound"):
+        (tmp_path / name).mkdir()
+    paths = []
+    for age, name in enumerate(["old", "middle", "new"]):
+        folder = tmp_path / "skeletons" / name
+        folder.mkdir()
+        (folder / "skeleton.onnx").write_bytes(bytes(100))
+        os.utime(folder, (1000 + age, 1000 + age))
+        paths.append(folder)
+    file = tmp_path / "bound" / "a.onnx"
+    file.write_bytes(bytes(100))
+    os.utime(file, (999, 999))
+    exports.trim(tmp_path, 250, keep=paths[0])
+    assert not file.exists()
+    assert [path.name for path in paths if path.exists()] == ["old", "new"]
+
+
+def test_a_cache_that_cannot_be_written_is_said(launcher: Watched, tmp_path: Path) -> None:
+    from xbench.errors import XbenchError
+
+    (tmp_path / "file").write_text("")
+    with pytest.raises(XbenchError, match="XBENCH_CACHE"):
+        Exports(launcher, tmp_path / "file" / "cache", silent)

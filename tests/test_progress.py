@@ -1,0 +1,225 @@
+"""Progress: what a terminal and what a log show of planned, running and failed work."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+import threading
+
+import pytest
+from rich.console import Console
+
+from xbench.progress import Progress
+from xbench.reports import progress as reporting
+from xbench.reports.progress import BarProgress, LineProgress, show_progress
+
+
+class Clock:
+    """Time that moves only when told to."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(reporting, "now", clock)
+    return clock
+
+
+@pytest.fixture
+def bar(clock: Clock) -> BarProgress:
+    return BarProgress(Console(file=io.StringIO(), force_terminal=True, width=120))
+
+
+@pytest.fixture
+def screen() -> Console:
+    return Console(file=io.StringIO(), width=40)
+
+
+def text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def row(bar: BarProgress) -> str:
+    """The bar as it would be drawn now."""
+    console = Console(file=io.StringIO(), width=120)
+    console.print(bar.bar.make_tasks_table(bar.bar.tasks))
+    return text(console)
+
+
+def test_the_silent_progress_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = Progress()
+    silent.plan(3.0)
+    silent.note("something")
+    with silent.task("work", 1.0):
+        pass
+    with pytest.raises(ZeroDivisionError), silent.task("work", 1.0):
+        _ = 1 // 0
+    assert capsys.readouterr() == ("", "")
+
+
+# -- the bar -----------------------------------------------------------------------------------
+
+
+def test_the_bar_names_what_is_going_on(bar: BarProgress) -> None:
+    bar.plan(4.0)
+    with bar.task("one", 1.0), bar.task("two", 3.0):
+        assert "one; two" in row(bar)
+    assert "working" in row(bar)
+    assert "one" not in row(bar)
+
+
+def test_the_bar_counts_seconds_planned_and_done(bar: BarProgress) -> None:
+    bar.plan(4.0)
+    assert "0%" in row(bar)
+    with bar.task("one", 1.0):
+        pass
+    assert "25%" in row(bar)
+    bar.plan(1.0)
+    with bar.task("two", 4.0):
+        assert "20%" in row(bar)
+    assert "100%" in row(bar)
+
+
+def test_the_time_left_follows_what_work_really_takes(bar: BarProgress, clock: Clock) -> None:
+    bar.plan(10.0)
+    assert "left" not in row(bar), "nothing is known yet"
+    with bar.task("one", 2.0):
+        clock.now_s += 4.0  # twice as long as planned
+        assert "left" not in row(bar)
+    assert "about 16 s left" in row(bar)
+    with bar.task("rest", 8.0):
+        clock.now_s += 1.0
+    assert "left" not in row(bar)
+
+
+def test_work_that_fails_is_no_longer_going_on(bar: BarProgress) -> None:
+    bar.plan(2.0)
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error), bar.task("doomed", 1.0):
+            raise error
+    assert "doomed" not in row(bar)
+    assert "100%" in row(bar)
+
+
+def test_the_same_label_twice_ends_once_each(bar: BarProgress) -> None:
+    with bar.task("same", 1.0):
+        with bar.task("same", 1.0):
+            assert "same; same" in row(bar)
+        assert "same" in row(bar)
+    assert "same" not in row(bar)
+
+
+def test_a_long_label_is_cut_and_brackets_are_text(bar: BarProgress) -> None:
+    with bar.task("x" * 200, 1.0):
+        assert "x" * 59 + "…" in row(bar)
+        assert "x" * 60 not in row(bar)
+    with bar.task("[bold]R0[t=3][/bold]", 1.0):
+        assert "[bold]R0[t=3][/bold]" in row(bar)
+
+
+def test_a_note_stays_above_the_bar(bar: BarProgress) -> None:
+    bar.note("[red]is not markup[/red]")
+    assert "note: [red]is not markup[/red]\n" in text(bar.bar.console)
+
+
+def test_threads_lose_no_work(bar: BarProgress) -> None:
+    def work() -> None:
+        for _ in range(50):
+            bar.plan(1.0)
+            with bar.task("one", 1.0):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (bar.planned, bar.done, bar.active) == (200.0, 200.0, [])
+
+
+# -- lines -------------------------------------------------------------------------------------
+
+
+def test_a_line_per_finished_task(screen: Console, clock: Clock) -> None:
+    lines = LineProgress(screen)
+    lines.plan(5.0)
+    with lines.task("round 1/2: infer [cpu]", 1.0):
+        clock.now_s += 2.25
+        assert text(screen) == ""
+    assert text(screen) == "round 1/2: infer [cpu]: 2.2 s\n"
+
+
+def test_a_task_that_fails_is_not_called_finished(screen: Console) -> None:
+    with pytest.raises(ValueError, match="no"), LineProgress(screen).task("doomed", 1.0):
+        raise ValueError("no")
+    assert text(screen) == ""
+
+
+def test_a_note_is_one_line_however_long(screen: Console) -> None:
+    LineProgress(screen).note("word " * 50)
+    assert text(screen) == "word " * 50 + "\n"
+
+
+# -- which of them -----------------------------------------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No variable that tells rich what the terminal can do."""
+    for name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    return monkeypatch
+
+
+def test_a_terminal_gets_a_bar(plain_environment: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    plain_environment.setattr(sys, "stderr", terminal)
+    with show_progress() as progress:
+        assert isinstance(progress, BarProgress)
+        progress.plan(1.0)
+        with progress.task("measuring", 1.0):
+            progress.bar.refresh()
+        progress.note("this stays")
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    assert "measuring" in shown
+    assert "note: this stays" in shown
+
+
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_a_log_gets_lines(plain_environment: pytest.MonkeyPatch, term: str) -> None:
+    log = Terminal() if term == "dumb" else io.StringIO()
+    plain_environment.setenv("TERM", term)
+    plain_environment.setattr(sys, "stderr", log)
+    with show_progress() as progress, progress.task("measuring", 1.0):
+        pass
+    assert re.fullmatch(r"measuring: \d+\.\d s\n", log.getvalue())
+    assert "\x1b" not in log.getvalue()
+
+
+def test_the_bar_is_taken_down_where_a_run_fails(plain_environment: pytest.MonkeyPatch) -> None:
+    plain_environment.setattr(sys, "stderr", Terminal())
+    shown: list[BarProgress] = []
+
+    def interrupted() -> None:
+        with show_progress() as progress:
+            assert isinstance(progress, BarProgress)
+            assert progress.bar.live.is_started
+            shown.append(progress)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not shown[0].bar.live.is_started
