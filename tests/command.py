@@ -9,14 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-TINY = ("run", "prednet", "--size", "tiny", "--engine", "fake", "--ep", "cpu", "--steps", "2")
+TINY = ("run", "prednet", "--size", "tiny", "--engine", "fake", "--ep", "cpu", "--steps", "1")
 QUICK = (*TINY, "--rounds", "2", "--budget", "0.05")
 BRIEF = (*TINY, "--rounds", "1", "--budget", "0.02", "--phase", "infer")
 PATIENCE_S = 60.0
@@ -80,8 +80,7 @@ def started(*arguments: str, fake: dict[str, str] | None = None) -> Iterator[sub
     finally:
         process.kill()
         process.communicate()
-        for other in alive():
-            os.kill(other.pid, signal.SIGKILL)
+        sweep()
 
 
 def finish(process: subprocess.Popen[str]) -> Done:
@@ -103,6 +102,13 @@ def alive(name: str = "") -> list[psutil.Process]:
         except psutil.Error:
             continue  # It ended meanwhile, or is another user's.
     return found
+
+
+def sweep() -> None:
+    """End what a test that failed has left behind."""
+    for process in alive():
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 def wait_until(happened: Callable[[], object]) -> None:

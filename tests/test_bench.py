@@ -174,7 +174,7 @@ def test_short_bodies_are_timed_together() -> None:
 
 
 def test_the_batch_is_taken_from_the_warm_body() -> None:
-    samples = Engine(lambda n: 1.0 if n == 0 else 2.0**-14).measure(budget_s=8.0)
+    samples = Engine(lambda n: 0.5 if n < WINDOW else 2.0**-14).measure(budget_s=8.0)
     assert samples.per_sample == 17
 
 

@@ -328,8 +328,10 @@ def asked(document: Document) -> list[CaseResult]:
     return [result for result in document.cases if result.asked]
 
 
-@pytest.mark.parametrize("fresh", ["fork", "spawn"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "fresh"),
+    [(signal.SIGINT, "fork"), (signal.SIGINT, "spawn"), (signal.SIGTERM, "fork")],
+)
 def test_a_signal_in_the_rounds_keeps_what_was_measured(
     number: signal.Signals, fresh: str, tmp_path: Path
 ) -> None:

@@ -8,8 +8,9 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,12 @@ from xbench.spec import Case
 
 FRESH = ("fork", "spawn")
 SETTINGS = Settings(budget_s=0.01)
+
+
+@pytest.fixture(autouse=True)
+def swept() -> Iterator[None]:
+    yield
+    command.sweep()
 
 
 def job(launcher: Launcher, kind: str = "measure", engine: str = "fake", **options: str) -> Job:
@@ -154,6 +161,16 @@ def test_close_from_another_thread_ends_a_job(fresh: str) -> None:
     launcher.close()
 
 
+def test_nothing_is_started_by_a_launcher_that_was_stopped() -> None:
+    with Launcher() as launcher:
+        late = Path(job(launcher).folder) / "job.json"
+        launcher.stop()
+        for start in (launcher.spawn, partial(launcher.fork, "fake")):
+            with pytest.raises(launch.Stopped):
+                start(late)
+    assert alive() == []
+
+
 @pytest.mark.parametrize("fresh", FRESH)
 def test_close_at_any_moment_leaves_nothing(fresh: str) -> None:
     for delay_s in (0.0, 0.01, 0.1, 0.2):
@@ -181,11 +198,9 @@ def test_ctrl_c_in_a_job_ends_its_processes(fresh: str, threads: int) -> None:
         hanging = job(launcher, fail="hang")
         thread = threading.Thread(target=press)
         thread.start()
+        wait = partial(launcher.map, launcher.run, [hanging], threads) if threads else None
         with pytest.raises(KeyboardInterrupt):
-            if threads:
-                launcher.map(launcher.run, [hanging], threads)
-            else:
-                launcher.run(hanging)
+            wait() if wait else launcher.run(hanging)
         thread.join()
         # Before the launcher is closed.
         wait_until(lambda: not alive())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import sys
@@ -73,6 +74,15 @@ def test_the_bar_names_what_is_going_on(bar: BarProgress) -> None:
         assert "one; two" in row(bar)
     assert "working" in row(bar)
     assert "one" not in row(bar)
+
+
+def test_tasks_of_several_threads_end_in_any_order(bar: BarProgress) -> None:
+    with contextlib.ExitStack() as first, contextlib.ExitStack() as second:
+        first.enter_context(bar.task("one", 1.0))
+        second.enter_context(bar.task("two", 1.0))
+        first.close()
+        assert "two" in row(bar)
+        assert "one" not in row(bar)
 
 
 def test_the_bar_counts_seconds_planned_and_done(bar: BarProgress) -> None:

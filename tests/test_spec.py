@@ -153,6 +153,7 @@ def test_unknown_names_suggest_the_nearest() -> None:
     error = unknown("engine", "Trch", ["tf", "torch", "ort"])
     assert isinstance(error, UsageError)
     assert str(error) == "unknown engine 'Trch': did you mean 'torch'? known: ort, tf, torch"
+    assert "did you mean 'torch'" in str(unknown("engine", "TORCH", ["tf", "torch"]))
     assert "did you mean" not in str(unknown("engine", "zzzzzz", ["tf", "torch"]))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.command import PATIENCE_S, alive, wait_until
+from tests.command import PATIENCE_S, alive, sweep, wait_until
 from xbench import errors, tensors, worker
 from xbench.bench import Settings
 from xbench.jobs import Job, Report
@@ -174,8 +173,7 @@ def hosting() -> Iterator[Host]:
         for pipe in (host.process.stdin, host.process.stdout):
             assert pipe is not None
             pipe.close()
-        for other in alive():
-            os.kill(other.pid, signal.SIGKILL)
+        sweep()
 
 
 def test_a_host_speaks_a_line_per_event(tmp_path: Path) -> None:

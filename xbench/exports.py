@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import tempfile
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -167,7 +167,8 @@ class Exports:
             seconds=now() - begin,
             agreement=agreement,
         )
-        staged = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f"{folder.name}."))
+        staged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
+        staged.mkdir()
         shutil.copy(skeleton, staged / "skeleton.onnx")
         (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
         try:
@@ -233,7 +234,9 @@ class Exports:
 
     def bound_path(self, verified: Verified, case: Case, kind: str) -> Path:
         """Named by the skeleton's content: one exported again may be written differently."""
-        name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{verified.sha256[:12]}"
+        name = (
+            f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{verified.sha256[:12]}"
+        )
         return self.cache / "bound" / f"{name}.onnx"
 
 
