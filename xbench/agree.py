@@ -13,7 +13,7 @@ import msgspec
 
 from xbench.result import Agreement
 from xbench.spec import Case
-from xbench.verdict import Evidences, Side, judge
+from xbench.verdict import Evidences, Side, inconclusive, judge
 
 WHAT = {"infer": ("outputs",), "train": ("loss", "gradients", "parameters")}
 
@@ -56,8 +56,10 @@ def pairs(cases: Sequence[Case], natives: Sequence[str]) -> list[Pair]:
         if case.source is not None:
             found.append(Pair(a=case, b=own, source=own))
         elif case.device == "cpu" and case.engine in natives[1:]:
-            found.append(Pair(a=double(case, case.engine), b=double(case, first), source=None))
             found.append(Pair(a=case, b=own, source=own))
+        definition = case.source or case.engine
+        if definition in natives[1:]:
+            found.append(Pair(a=double(case, definition), b=double(case, first), source=None))
         if case.device != "cpu":
             cpu = msgspec.structs.replace(case, device="cpu")
             if cpu.key != own.key:
@@ -83,18 +85,26 @@ def witnesses(cases: Sequence[Case], natives: Sequence[str]) -> list[Case]:
 def agreements(
     cases: Sequence[Case], sides: Mapping[str, Side], natives: Sequence[str]
 ) -> list[Agreement]:
-    """The verdict on every pair of which both sides were observed (``sides`` by case key)."""
+    """The verdict on every pair of ``cases`` (``sides`` by case key).
+
+    A pair that lacks an observation it needs is ``inconclusive`` and names it: it must not pass for
+    one that was compared.
+    """
     found = []
     for pair in pairs(cases, natives):
-        a, b = sides.get(pair.a.key), sides.get(pair.b.key)
-        reference = sides.get(double(pair.a, natives[0]).key)
-        if a is None or b is None or reference is None:
-            continue
-        evidences = Evidences(
-            reference=reference,
-            source=sides.get(pair.source.key) if pair.source else None,
-            spread=sides.get(single(pair.a, natives[0]).key),
-            terms=sum(math.prod(shape) for shape in pair.a.shape.values()),
-        )
-        found += [judge(a, b, evidences, what) for what in WHAT[pair.a.phase]]
+        reference, spread = double(pair.a, natives[0]), single(pair.a, natives[0])
+        needed = [pair.a, pair.b, reference, *([pair.source] if pair.source else [])]
+        missing = [case for case in needed if case.key not in sides]
+        for what in WHAT[pair.a.phase]:
+            if missing:
+                sentence = f"{missing[0].label} could not be computed, so nothing was compared"
+                found.append(inconclusive(pair.a.key, pair.b.key, what, sentence))
+                continue
+            evidences = Evidences(
+                reference=sides[reference.key],
+                source=sides[pair.source.key] if pair.source else None,
+                spread=sides.get(spread.key),
+                terms=sum(math.prod(shape) for shape in pair.a.shape.values()),
+            )
+            found.append(judge(sides[pair.a.key], sides[pair.b.key], evidences, what))
     return found

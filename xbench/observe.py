@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from xbench import bench, draws, numerics
+from xbench.errors import EngineError
 from xbench.runners.base import Arrays, Runner, Work
 from xbench.spec import PRECISIONS
 
@@ -38,6 +39,8 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
 
 def trained(runner: Runner, work: Work) -> Arrays:
     result = runner.train()
+    if not np.isfinite(result.loss).all():
+        raise EngineError(f"the loss is not finite: {result.loss}")
     dtype = PRECISIONS[work.case.precision]
     tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
     for step, gradients in enumerate(result.gradients):

@@ -79,19 +79,28 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
     ``what`` is the kind of tensor: ``outputs``, ``loss``, ``gradients``, ``parameters``, ``taps``.
     """
     if problem := not_comparable((a, b, evidences.reference)):
-        return agreement(a, b, what, [], INCONCLUSIVE, problem)
+        return inconclusive(a.key, b.key, what, problem)
     names = [name for name in b.tensors if name.startswith(what + "/")]
     if not names:
-        return agreement(a, b, what, [], INCONCLUSIVE, f"no {what} to compare")
+        return inconclusive(a.key, b.key, what, f"no {what} to compare")
     for side, verdict in ((a, DISAGREE), (evidences.reference, INCONCLUSIVE)):
         missing = [name for name in names if name not in side.tensors]
         if missing:
             sentence = f"{side.label} has no {missing[0]}, which {b.label} has"
-            return agreement(a, b, what, [], verdict, sentence)
+            nothing = inconclusive(a.key, b.key, what, sentence)
+            return msgspec.structs.replace(nothing, verdict=verdict)
     judged = [judge_tensor(name, a, b, evidences) for name in names]
     worst = max(judged, key=lambda item: (SEVERITY[item.verdict], item.score))
-    sentence = sentence_of(worst, a, b, evidences, len(names), what)
-    return agreement(a, b, what, judged, worst.verdict, sentence, worst)
+    return Agreement(
+        a=a.key,
+        b=b.key,
+        what=what,
+        tensors=[item.metrics for item in judged],
+        evidence=worst.evidence,
+        tolerance=worst.limit,
+        verdict=worst.verdict,
+        sentence=sentence_of(worst, a, b, evidences, len(names), what),
+    )
 
 
 def not_comparable(sides: tuple[Side, ...]) -> str:
@@ -203,23 +212,15 @@ def first_departure(a: Side, b: Side, evidences: Evidences) -> str:
     return ""
 
 
-def agreement(
-    a: Side,
-    b: Side,
-    what: str,
-    judged: list[Judged],
-    verdict: str,
-    sentence: str,
-    worst: Judged | None = None,
-) -> Agreement:
-    """What is kept of a pair; ``worst`` is the tensor whose evidence and limit are shown."""
+def inconclusive(a: str, b: str, what: str, sentence: str) -> Agreement:
+    """A pair of case keys of which nothing could be judged, and why."""
     return Agreement(
-        a=a.key,
-        b=b.key,
+        a=a,
+        b=b,
         what=what,
-        tensors=[item.metrics for item in judged],
-        evidence=worst.evidence if worst else None,
-        tolerance=worst.limit if worst else None,
-        verdict=verdict,
+        tensors=[],
+        evidence=None,
+        tolerance=None,
+        verdict=INCONCLUSIVE,
         sentence=sentence,
     )
