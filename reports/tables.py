@@ -112,6 +112,7 @@ def environment_facts(environments: Iterable[Mapping[str, str]]) -> list[str]:
 
 
 def speed_columns(group: Sequence[CaseResult], names: Names) -> list[Column]:
+    """Time, ratio, first run, load, memory and placement of the cases of one phase."""
     latencies = [result.latency for result in group]
     ratios = [result.ratio for result in group]
     unit, size = fmt.time_unit(latency.median_s if latency else None for latency in latencies)
@@ -235,6 +236,7 @@ def short_ep(name: str) -> str:
 
 
 def agreement_columns(rows: Sequence[Agreement], names: Names) -> list[Column]:
+    """Verdict, worst tensor, errors and limit of the pairs of one phase."""
     tensors = [worst(row) for row in rows]
 
     def left(header: str, cells: Sequence[Text | str], rank: int, least: int | None) -> Column:
@@ -351,6 +353,7 @@ def class_cell(name: str) -> Text:
 def operator_columns(
     top: Sequence[OpTime], others: Sequence[OpTime], profile: Profile
 ) -> list[Column]:
+    """Name, class, count and time of the operators of one profile."""
     unit, size = fmt.time_unit([profile.wall_s])
     places = fmt.decimals(profile.wall_s / size, 4)
     rest_s = sum(op.time_s for op in others)

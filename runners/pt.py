@@ -105,6 +105,7 @@ class TorchRunner(Runner):
         return output
 
     def train_step(self, mark: Mark = unmarked, step: int = 0) -> Tensor:
+        """Forward, loss, backward and optimizer update; the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with mark("xbench:forward"):
             loss: Tensor = self.model.objective(**self.batches[step], loss=self.loss_name)  # type: ignore[operator]

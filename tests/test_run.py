@@ -195,7 +195,7 @@ def test_ctrl_c_keeps_what_was_found(
     for result in cases.values():
         assert result.status == ("ok" if result.samples else "interrupted")
         assert bool(result.reason) == (not result.samples)
-    assert len(document.agreements) == judged
+    assert [a.verdict for a in document.agreements].count("agree") == judged
     assert sum(r.profile is not None for r in cases.values()) == profiled
     for witness in (r for r in document.cases if not r.asked):
         assert witness.status == ("ok" if witness.digests else "interrupted")

@@ -74,6 +74,7 @@ def engines(progress: Progress) -> list[Check]:
 
 
 def engine_check(name: str, device: str, report: Report) -> Check:
+    """What the probe of an engine on a device has shown, with the fix where it failed."""
     what = f"{name} {device}"
     if not report.ok:
         fix = FIX.get((name, device), "see the reason")

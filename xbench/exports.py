@@ -179,6 +179,7 @@ class Exports:
         return verified
 
     def bind(self, case: Case, skeleton: Path, targets: dict[str, str]) -> Report:
+        """Put parameters into a skeleton, in a process of its own."""
         return self.launcher.run(
             Job(
                 kind="bind",

@@ -216,6 +216,7 @@ class Launcher:
         return report
 
     def fork(self, engine: str, job_file: Path) -> int | None:
+        """Run the job in a child of the engine's host."""
         with self.guard:
             lock = self.locks.setdefault(engine, threading.Lock())
         with lock:
@@ -236,6 +237,7 @@ class Launcher:
                 raise
 
     def start_host(self, engine: str) -> Host:
+        """Start the host of an engine."""
         log = Path(self.scratch.name) / f"host-{engine}.log"
         with log.open("wb") as file:
             process = self.start(
@@ -259,6 +261,7 @@ class Launcher:
                 del self.hosts[engine]
 
     def spawn(self, job_file: Path) -> int | None:
+        """Run the job in a new interpreter."""
         with (job_file.parent / "log.txt").open("ab") as log:
             process = self.start(
                 [str(job_file), str(os.getpid())],

@@ -29,6 +29,7 @@ def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Arr
 
 
 def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
+    """Outputs of the first batch, or of every one."""
     tensors = {}
     for index in range(len(work.batches) if every_batch else 1):
         suffix = f"@{index}" if index else ""
@@ -38,6 +39,7 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
 
 
 def trained(runner: Runner, work: Work) -> Arrays:
+    """Losses, gradients and last parameters of the training steps."""
     result = runner.train()
     if not np.isfinite(result.loss).all():
         raise EngineError(f"the loss is not finite: {result.loss}")

@@ -184,6 +184,7 @@ class Session:
                     self.measure_once(state, round_)
 
     def measure_once(self, state: State, round_: int) -> None:
+        """One fresh process of one case."""
         report = self.launcher.run(
             self.job(
                 "measure",
@@ -278,6 +279,7 @@ class Session:
         return [state for state in self.states.values() if state.ok]
 
     def job(self, kind: str, case: Case, **more: object) -> Job:
+        """A job on a case, in a folder of its own."""
         return msgspec.structs.replace(
             Job(
                 kind=kind,
@@ -308,6 +310,7 @@ class Session:
         return [self.result(state) for state in self.states.values()]
 
     def result(self, state: State) -> CaseResult:
+        """What is known of a case, as the document holds it."""
         measured = state.measurements
         status, reason = state.status, state.reason
         if state.ok and not measured:

@@ -78,6 +78,7 @@ def probe(job: Job) -> Report:
 
 
 def measure(job: Job) -> Report:
+    """Load, first run and samples of a case, and the memory they took."""
     from xbench import bench
     from xbench.result import Measurement
 
@@ -117,6 +118,7 @@ def digests(work: Work) -> dict[str, str]:
 
 
 def observe(job: Job) -> Report:
+    """Compute what the case is compared by, and leave it beside the report."""
     from xbench import observe as observing
     from xbench import tensors
 
@@ -314,6 +316,7 @@ def child_main(path: Path, speak: Any, parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    """Do one job, or be a host, as the arguments say."""
     if arguments[0] == "--host":
         host(arguments[1])
     else:
