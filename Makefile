@@ -21,7 +21,7 @@ check: install  ## style and types
 	$(BIN)/mypy
 
 prove: install  ## the long proofs: every "measured by" figure of the documents
-	$(BIN)/pytest -m prove --override-ini addopts="--import-mode=importlib -ra -s"
+	$(BIN)/pytest -m prove -s
 
 install: $(STAMP)
 

@@ -1,4 +1,4 @@
-"""Is ONNX Runtime as quick on the TensorFlow export as on the torch export? How long do exports take?
+"""Is ONNX Runtime as quick on the TensorFlow export as on the torch export? What do exports cost?
 
     .venv/bin/python benchmarks/prednet.py [--size small] [--rounds 6]
 
@@ -70,7 +70,8 @@ def ratio(asked: Request) -> None:
     )
     assert found is not None
     low, high = found.ci_low or 0.0, found.ci_high or 0.0
-    print(f"ort(tf) / ort(torch): {found.ratio:.3f} ({low:.3f} to {high:.3f}), {found.rounds} rounds")
+    interval = f"{low:.3f} to {high:.3f}"
+    print(f"ort(tf) / ort(torch): {found.ratio:.3f} ({interval}), {found.rounds} rounds")
 
 
 def main() -> None:

@@ -20,7 +20,8 @@ Array = np.ndarray[Any, Any]
 def case(model: str, engine: str, phase: str = "infer", **fields: Any) -> Case:
     """A tiny case on the cpu."""
     spec = registry.model(model)
-    common: dict[str, Any] = {"size": "tiny", "device": "cpu", "threads": 2, "batch": spec.batch["tiny"]}
+    common: dict[str, Any] = {"size": "tiny", "device": "cpu", "threads": 2}
+    common["batch"] = spec.batch["tiny"]
     loss = fields.pop("loss", spec.losses[0]) if phase == "train" else ""
     return Case(model=model, engine=engine, phase=phase, loss=loss, **(common | fields))
 

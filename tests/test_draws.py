@@ -213,3 +213,11 @@ def test_zeros_and_what_is_not_finite_stay() -> None:
 def test_only_floats_are_perturbed() -> None:
     with pytest.raises(ValueError, match="cannot perturb int64"):
         perturb(np.ones(2, np.int64), seed=0, name="x")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sixteen_ulps_are_sixteen_steps(dtype: str) -> None:
+    values = np.array([1.5, -1.5, 3e-3, -700.0, 0.0], dtype)
+    moved = draws.perturb(values, seed=3, name="w", ulps=16)
+    steps = np.abs(moved.astype(np.float64) - values) / np.spacing(np.abs(values))
+    assert steps.tolist() == [16, 16, 16, 16, 0]

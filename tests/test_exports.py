@@ -65,9 +65,9 @@ def silent(text: str) -> None:
 @pytest.mark.parametrize("source", ["torch", "tf"])
 @pytest.mark.parametrize("name", MODELS)
 def test_export_is_checked_and_a_new_seed_only_binds(
-    launcher: Watched, export_cache: Path, name: str, source: str
+    launcher: Watched, tmp_path: Path, name: str, source: str
 ) -> None:
-    exporting = Exports(launcher, export_cache, silent)
+    exporting = Exports(launcher, tmp_path / "own", silent)
     case = jobs.case(name, "ort", source=source)
     inputs = verification(launcher, case)
     made = exporting.get(case, inputs)
@@ -86,9 +86,7 @@ def test_export_is_checked_and_a_new_seed_only_binds(
     assert again.cached
     other = exporting.get(msgspec.structs.replace(case, seed=1), inputs)
     assert launcher.kinds == ["bind"], "a new seed must not export"
-    one, two = (
-        initialisers(Path(item.graphs["init"])) for item in (made, other)
-    )
+    one, two = (initialisers(Path(item.graphs["init"])) for item in (made, other))
     assert one.keys() == two.keys()
     assert any(not np.array_equal(one[key], two[key]) for key in one)
 

@@ -18,9 +18,7 @@ from xbench.spec import Adam, Constant, ModelSpec, ParameterSpec, TensorSpec, Un
 
 X = TensorSpec("x", ("batch", 3))
 Y = TensorSpec("y", ("batch", 2))
-W = ParameterSpec(
-    name="w", shape=(3, 2), init=Constant(0.0), probe=Uniform(0.0, 1.0)
-)
+W = ParameterSpec(name="w", shape=(3, 2), init=Constant(0.0), probe=Uniform(0.0, 1.0))
 SPEC = ModelSpec(
     name="toy",
     title="",

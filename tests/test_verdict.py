@@ -259,9 +259,9 @@ def test_the_sum_is_no_excuse_for_others() -> None:
     [
         (1, 1, "rounding of the result", 4, 4),
         (10, 1, "2x source error", 20, 4),
-        (10, 30, "one-ULP spread", 30, 4),
+        (10, 30, "1-ULP spread", 30, 4),
         (None, 1, "rounding of a sum, 4 eps sqrt(K)", 16, 16),
-        (None, 30, "one-ULP spread", 30, 16),
+        (None, 30, "1-ULP spread", 30, 16),
     ],
 )
 def test_the_largest_limit_decides_and_is_named(

@@ -53,9 +53,7 @@ def pairs(cases: Sequence[Case], natives: Sequence[str]) -> list[Pair]:
         own = single(case, case.source or first)
         is_own = case.key == own.key
         found.append(Pair(a=case, b=double(case, first), source=None if is_own else own))
-        if case.source is not None:
-            found.append(Pair(a=case, b=own, source=own))
-        elif case.device == "cpu" and case.engine in natives[1:]:
+        if case.source is not None or (case.device == "cpu" and case.engine in natives[1:]):
             found.append(Pair(a=case, b=own, source=own))
         definition = case.source or case.engine
         if definition in natives[1:]:

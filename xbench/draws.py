@@ -80,21 +80,23 @@ def parameters(
     }
 
 
-def perturb(array: Array, *, seed: int, name: str) -> Array:
-    """A copy in which every element went one ULP of its dtype up or down, by a random bit each.
+def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:
+    """A copy in which every element went ``ulps`` steps up or down, by a random bit each.
 
     Zeros stay: their neighbours are subnormals, which some engines flush, and a bias that is
     zero at its initialiser is exact. So do NaN, Inf, and the largest finite where it would go
     to Inf. Raises ValueError when ``array`` is not of floats.
     """
     if array.dtype.kind != "f":
-        raise ValueError(f"cannot perturb {array.dtype} by one ULP: it is not a float")
+        raise ValueError(f"cannot perturb {array.dtype} by ULPs: it is not a float")
     words = _stream("perturb", seed, name).random_raw(-(-array.size // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=array.size, bitorder="little")
     infinity = array.dtype.type(np.inf)
     with np.errstate(over="ignore", under="ignore"):
         towards = np.where(bits.reshape(array.shape), infinity, -infinity)
-        moved = np.nextafter(array, towards)
+        moved = array
+        for _ in range(ulps):
+            moved = np.nextafter(moved, towards)
     return np.where((array != 0) & np.isfinite(moved) & np.isfinite(array), moved, array)
 
 

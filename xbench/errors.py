@@ -70,6 +70,7 @@ class ExportFailed(EngineError):
 def unknown(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not known, with the nearest known one."""
     names = sorted(known)
-    near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    lower = {known_name.lower(): known_name for known_name in names}
+    near = difflib.get_close_matches(name.lower(), lower, n=1, cutoff=0.5)
+    hint = f"did you mean {lower[near[0]]!r}? " if near else ""
     return UsageError(f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}")

@@ -19,11 +19,15 @@ def with_exit(document: Document, *, allow: Collection[str], strict: bool) -> Do
     verdict is inconclusive. 4: a disagreement. 130: interrupted.
     """
     reasons: list[tuple[int, str]] = []
-    labels = {result.key: result.case.label for result in document.cases}
+    several = len({result.case.model for result in document.cases}) > 1
+    labels = {
+        result.key: f"{result.case.model} {result.case.label}" if several else result.case.label
+        for result in document.cases
+    }
     asked = [result for result in document.cases if result.asked]
     stopped = [r for r in asked if r.status != OK and r.status not in allow]
     for status in sorted({result.status for result in stopped}):
-        what = [f"{r.case.phase} {r.case.label}" for r in stopped if r.status == status]
+        what = [f"{r.case.phase} {labels[r.key]}" for r in stopped if r.status == status]
         reasons.append((NOT_RUN, f"{status}: {', '.join(what)}"))
     for verdict, code, counts in (
         (DISAGREE, DISAGREED, True),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -74,8 +73,7 @@ def export(
             with progress.task(label, WEIGHTS["export"]):
                 return exports.get(cases[index], inputs, (kind,))
 
-        with ThreadPoolExecutor(2) as pool:
-            made = list(pool.map(one, range(len(cases))))
+        made = launcher.map(one, range(len(cases)))
     return [deliver(item, model, size, kind, folder) for item in made]
 
 

@@ -227,6 +227,7 @@ class Exports:
                     digests=report.digests,
                     spread=report.spread,
                     draws=report.draws,
+                    spread_ulps=report.spread_ulps,
                 )
             )
         ort, single, reference = sides

@@ -29,7 +29,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     what is compared), ``profile``, ``export`` (write a skeleton), ``bind`` (put parameters into
     skeletons), ``verify`` (check a bound file and compute its outputs).
     ``inputs`` is a file written by ``xbench.data.save``; ``graph`` an ONNX file.
-    ``perturbations`` is how many one-ULP perturbations to observe at most within
+    ``perturbations`` is how many perturbed parameter sets to observe at most within
     ``spread_budget_s``; ``follow_loss`` also trains from the ``init`` parameters, for the losses.
     """
 
@@ -56,7 +56,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """What came of a job. Only the fields of its kind are filled.
 
     ``shares``: of operator time, by device. ``spread`` maps a tensor to its largest RMS change
-    over ``draws`` perturbations.
+    over ``draws`` perturbations of the parameters by ``spread_ulps``.
     ``facts`` describe the environment (probe), or a file that was made (export, bind, verify).
     """
 
@@ -69,6 +69,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     loss: list[float] = []
     spread: Mapping[str, float] = {}
     draws: int = 0
+    spread_ulps: int = 0
     facts: Mapping[str, str] = {}
     folder: str = ""
 

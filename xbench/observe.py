@@ -10,7 +10,7 @@ import numpy as np
 
 from xbench import bench, draws, numerics
 from xbench.errors import EngineError
-from xbench.runners.base import Arrays, Runner, Work
+from xbench.runners.base import Arrays, Runner, Trained, Work
 from xbench.spec import PRECISIONS
 
 
@@ -40,15 +40,31 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
 
 def trained(runner: Runner, work: Work) -> Arrays:
     """Losses, gradients and last parameters of the training steps."""
-    result = runner.train()
-    if not np.isfinite(result.loss).all():
-        raise EngineError(f"the loss is not finite: {result.loss}")
+    result = finite(runner.train())
     dtype = PRECISIONS[work.case.precision]
     tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
     for step, gradients in enumerate(result.gradients):
         tensors |= {f"gradients/{step}/{name}": value for name, value in gradients.items()}
     tensors |= {f"parameters/{name}": value for name, value in result.parameters.items()}
     return tensors
+
+
+def finite(result: Trained) -> Trained:
+    """The result of training; raises EngineError where a loss is NaN or infinite."""
+    if not np.isfinite(result.loss).all():
+        shown = ", ".join(f"{loss:.3g}" for loss in result.loss)
+        raise EngineError(f"the loss is not finite: {shown}")
+    return result
+
+
+ULPS = {"infer": 1, "train": 16}
+"""How far the parameters are moved to find the spread of a phase.
+
+A training step has kinks (ReLU, clips, max-pool) and Adam divides by the gradient's own size: one
+element on the other side of a kink changes a gradient by 1e-4 to 1e-3, and whether it falls there
+is decided by an engine's rounding, which is several ULP of a parameter. docs/decisions/0003 has
+the figures.
+"""
 
 
 def spread(
@@ -59,7 +75,7 @@ def spread(
     budget_s: float,
     every_batch: bool,
 ) -> tuple[dict[str, float], int]:
-    """Largest RMS change of each tensor when every parameter moves by one ULP, and the draws.
+    """Largest RMS change of each tensor when every parameter moves by ``ULPS``, and the draws.
 
     At least two draws are made; then more, up to ``perturbations``, while the budget lasts. A draw
     that turns a tensor into NaN or Inf says nothing about it: an infinite spread would excuse all.
@@ -69,7 +85,12 @@ def spread(
     done = 0
     while done < perturbations and (done < 2 or bench.now() - begin < budget_s):
         moved = {
-            name: draws.perturb(value, seed=work.case.seed + 1000 * (done + 1), name=name)
+            name: draws.perturb(
+                value,
+                seed=work.case.seed + 1000 * (done + 1),
+                name=name,
+                ulps=ULPS[work.case.phase],
+            )
             for name, value in work.parameters.items()
         }
         runner.bind(moved)

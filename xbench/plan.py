@@ -145,7 +145,7 @@ def engine_names(asked: str | None) -> tuple[str, ...]:
     found = [name.strip() for name in asked.split(",") if name.strip()]
     for name in found:
         registry.engine(name)
-    return names("engine", asked, found)
+    return names("engine", asked, found or shipped_engines())
 
 
 def default_devices() -> tuple[str, ...]:

@@ -123,9 +123,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Why a limit is what it is, for the tensor that decided.
 
     ``error_rms``: the judged side's RMS error to float64. ``source_error_rms``: that of the side
-    it is compared with. ``spread_rms``: RMS change of the source engine under one-ULP
-    perturbations of its parameters, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref),
-    times sqrt(K) where the judged side is the source itself.
+    it is compared with. ``spread_rms``: RMS change of the reference engine when its parameters
+    move by ``spread_ulps``, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref), times
+    sqrt(K) where the judged side is the source itself.
     """
 
     tensor: str
@@ -134,6 +134,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     spread_rms: float | None = None
     rounding_rms: float | None = None
     draws: int = 0
+    spread_ulps: int = 0
     decided_by: str = ""
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import random
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from xbench import __version__, agree, plan, registry, stats, tensors
+from xbench import __version__, agree, plan, registry, tensors
 from xbench.bench import Settings, now
 from xbench.data import Batches
 from xbench.exports import BATCHES, Exported, Exports, default_cache
@@ -20,54 +19,21 @@ from xbench.launch import Launcher
 from xbench.plan import Request
 from xbench.progress import Progress
 from xbench.result import (
-    OK,
     SCHEMA,
     Agreement,
-    CaseResult,
     Document,
     LossTable,
-    Measurement,
-    Profile,
-    Ratio,
     Run,
 )
 from xbench.spec import Case
-from xbench.verdict import Side
+from xbench.state import State, results, witness_results
 
-INTERRUPTED = "interrupted"
 PERTURBATIONS = 8
 PROFILED_S = 1.0
 """About how long to profile a case."""
 
 WEIGHTS = {"probe": 2.0, "export": 25.0, "observe": 3.0, "profile": 3.0}
 """Rough seconds per job, to scale the progress bar."""
-
-
-@dataclass
-class State:
-    """What is known of a case so far."""
-
-    case: Case
-    status: str = OK
-    reason: str = ""
-    measurements: list[Measurement] = field(default_factory=list)
-    observed: Report | None = None
-    loss: list[float] = field(default_factory=list)
-    profile: Profile | None = None
-    shares: dict[str, float] = field(default_factory=dict)
-    graphs: dict[str, str] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)
-    environment: str = ""
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        return self.status == OK
-
-    def fail(self, report: Report) -> None:
-        """Take the status of a job that did not end well; the first one stays."""
-        if self.ok and not report.ok:
-            self.status, self.reason = report.status, report.reason
 
 
 class Session:
@@ -81,6 +47,7 @@ class Session:
         self.extra: dict[str, State] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.natives: list[str] = []
+        self.graphs: dict[tuple[str, str], dict[str, str]] = {}
         self.data: dict[str, Batches] = {}
         self.inputs: dict[str, Path] = {}
         self.notes: list[str] = []
@@ -161,7 +128,11 @@ class Session:
         for states, exported in zip(groups, self.launcher.map(one, groups), strict=True):
             for state in states:
                 state.fail(Report(status=exported.status, reason=exported.reason))
-                state.graphs = exported.graphs
+            self.graphs[states[0].case.model, exported.source] = exported.graphs
+
+    def graph(self, case: Case, kind: str) -> str | None:
+        """The ONNX file of a case that eats one, with the parameter set ``kind``."""
+        return self.graphs.get((case.model, case.source or ""), {}).get(kind)
 
     def verification_inputs(self, model: str) -> Path:
         """One batch of the model's own data for each size that an export is checked at."""
@@ -189,7 +160,7 @@ class Session:
             self.job(
                 "measure",
                 state.case,
-                graph=state.graphs.get("init"),
+                graph=self.graph(state.case, "init"),
                 process=len(state.measurements),
                 round=round_,
             )
@@ -213,7 +184,7 @@ class Session:
             job = self.job(
                 "observe",
                 state.case,
-                graph=state.graphs.get("probe"),
+                graph=self.graph(state.case, "probe"),
                 parameter_set="probe",
                 perturbations=PERTURBATIONS if spread else 0,
                 taps=self.shows_taps(state.case),
@@ -234,17 +205,11 @@ class Session:
     def judge(self) -> None:
         """Verdicts on everything that was observed."""
         self.judged = True
-        sides = {}
-        for key, state in {**self.extra, **self.states}.items():
-            if state.observed is not None:
-                sides[key] = Side(
-                    key=key,
-                    label=state.case.label,
-                    tensors=state.observed.tensors(),
-                    digests=state.observed.digests,
-                    spread=state.observed.spread,
-                    draws=state.observed.draws,
-                )
+        sides = {
+            key: side
+            for key, state in (self.extra | self.states).items()
+            if (side := state.side) is not None
+        }
         cases = [state.case for state in self.states.values() if state.observed is not None]
         self.agreements = agree.agreements(cases, sides, self.natives)
 
@@ -262,7 +227,7 @@ class Session:
                     self.job(
                         "profile",
                         state.case,
-                        graph=state.graphs.get("init"),
+                        graph=self.graph(state.case, "init"),
                         profile_steps=steps,
                     )
                 )
@@ -303,102 +268,6 @@ class Session:
                 report = self.launcher.run(job)
             yield report
 
-    # -- results --------------------------------------------------------------------------------
-
-    def results(self) -> list[CaseResult]:
-        """Every case asked for, with what is known of it."""
-        return [self.result(state) for state in self.states.values()]
-
-    def result(self, state: State) -> CaseResult:
-        """What is known of a case, as the document holds it."""
-        measured = state.measurements
-        status, reason = state.status, state.reason
-        if state.ok and not measured:
-            status, reason = INTERRUPTED, "the run was stopped before this case was measured"
-        samples = [m.samples for m in measured]
-        compiles = [m.compile_s for m in measured if m.compile_s is not None]
-        return CaseResult(
-            key=state.case.key,
-            case=state.case,
-            status=status,
-            reason=reason,
-            digests=state.digests,
-            samples=samples,
-            latency=stats.latency(samples) if samples else None,
-            ratio=self.ratio(state),
-            first_run_s=statistics.median(m.first_run_s for m in measured) if measured else None,
-            load_s=statistics.median(m.load_s for m in measured) if measured else None,
-            compile_s=statistics.median(compiles) if compiles else None,
-            peak_memory_bytes=max((m.peak_memory_bytes for m in measured), default=None),
-            placement=[
-                msgspec.structs.replace(p, time_share=state.shares.get(p.ep, p.time_share))
-                for p in (measured[0].placement if measured else [])
-            ],
-            loss=state.loss,
-            profile=state.profile,
-            environment=state.environment,
-            notes=state.notes,
-        )
-
-    def ratio(self, state: State) -> Ratio | None:
-        """Time relative to the first native engine on the cpu, else to the first case measured."""
-        peers = [
-            other
-            for other in self.states.values()
-            if other.measurements
-            and (other.case.model, other.case.phase) == (state.case.model, state.case.phase)
-        ]
-        if not state.measurements or not peers:
-            return None
-        first = next(
-            (p for p in peers if p.case.engine in self.natives[:1] and p.case.device == "cpu"),
-            peers[0],
-        )
-        if first is state:
-            return None
-        return stats.ratio(
-            [m.samples for m in state.measurements],
-            [m.samples for m in first.measurements],
-            first.case.key,
-        )
-
-    def witness_results(self) -> list[CaseResult]:
-        """Cases that only served a verdict: in the document, so that every key in it is known."""
-        found = []
-        for key, state in self.extra.items():
-            status, reason = state.status, state.reason
-            if state.ok and state.observed is None:
-                status, reason = INTERRUPTED, "the run was stopped before this was computed"
-            digests = dict(state.observed.digests) if state.observed else {}
-            found.append(
-                CaseResult(
-                    key=key,
-                    case=state.case,
-                    status=status,
-                    reason=reason,
-                    digests=digests,
-                    asked=False,
-                )
-            )
-        return found
-
-    def losses(self) -> LossTable | None:
-        """The trivial predictor's loss on the batches of the training cases."""
-        trained = [s for s in self.states.values() if s.case.phase == "train" and s.loss]
-        if not trained:
-            return None
-        case = trained[0].case
-        part = registry.model_part(case.model, "data")
-        spec = registry.model(case.model)
-        config = registry.config(spec, case.size)
-        batches = self.data[case.model]
-        return LossTable(
-            loss=case.loss,
-            data=batches.description,
-            baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
-            baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
-        )
-
 
 def verification_batches(request: Request, model: str) -> list[dict[str, tensors.Array]]:
     """One batch of each size of ``exports.BATCHES``, different data in each."""
@@ -406,9 +275,32 @@ def verification_batches(request: Request, model: str) -> list[dict[str, tensors
     config = registry.config(spec, request.size)
     load = registry.model_part(model, "data").load
     return [
-        load(config, batch=batch, count=1, seed=seed, source=None).inputs[0]
+        load(config, batch=batch, count=1, seed=seed, source=request.data).inputs[0]
         for seed, batch in enumerate(BATCHES)
     ]
+
+
+def losses(session: Session) -> LossTable | None:
+    """The trivial predictor's loss on the batches of the training cases."""
+    trained = [s for s in session.states.values() if s.case.phase == "train" and s.loss]
+    if not trained:
+        return None
+    case = trained[0].case
+    part = registry.model_part(case.model, "data")
+    spec = registry.model(case.model)
+    config = registry.config(spec, case.size)
+    batches = session.data[case.model]
+    return LossTable(
+        loss=case.loss,
+        data=printable(batches.description),
+        baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
+        baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
+    )
+
+
+def printable(text: str) -> str:
+    """Text that can be written as UTF-8: file names may hold bytes that are none."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def execute(request: Request, progress: Progress, command: Sequence[str]) -> Document:
@@ -433,13 +325,16 @@ def execute(request: Request, progress: Progress, command: Sequence[str]) -> Doc
             launcher.stop()
             if not session.judged:
                 session.judge()
-        cases = [*session.results(), *session.witness_results()]
+        cases = [
+            *results(list(session.states.values()), session.natives),
+            *witness_results(list(session.extra.values())),
+        ]
     return Document(
         schema=SCHEMA,
         run=Run(
             id=f"{started:%Y%m%d-%H%M%S}-{tensors.digest_text(str(started).encode())[:4]}",
             started=started.isoformat(timespec="seconds"),
-            command=list(command),
+            command=[printable(word) for word in command],
             xbench=__version__,
             wall_s=now() - begin,
             interrupted=interrupted,
@@ -447,6 +342,6 @@ def execute(request: Request, progress: Progress, command: Sequence[str]) -> Doc
         environments=session.environments,
         cases=cases,
         agreements=session.agreements,
-        losses=session.losses(),
+        losses=losses(session),
         notes=session.notes,
     )

@@ -7,7 +7,7 @@ In this order:
    alike in these but not comparable with float64, as after an overflow: ``inconclusive``.
 3. Float64 against float64 (definition parity): ``agree`` within 1e-9 of the reference's RMS.
 4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
-   source engine, the spread under one-ULP perturbations of the parameters, and the rounding of the
+   source engine, the spread under perturbations of the parameters by ULPs, and the rounding of the
    result itself, 4 eps RMS(reference). The source engine must not be its own excuse: it is held to
    the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs.
    Within the limit: ``agree``; beyond ten times the limit: ``disagree``; between: ``inconclusive``.
@@ -46,6 +46,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     digests: Mapping[str, str]
     spread: Mapping[str, float] = {}
     draws: int = 0
+    spread_ulps: int = 1
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +64,7 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reference``: the float64 evaluation. ``source``: the engine whose own error is the measure;
     None when the judged side is that engine, which must not be its own excuse. ``spread``: the
-    engine whose one-ULP spread is known (a property of the function, so one engine's serves all).
+    engine whose spread is known (a property of the function, so one engine's serves all).
     ``terms`` is K, how many terms a result may sum: the elements of the inputs.
     """
 
@@ -159,13 +160,14 @@ def float32_limits(
             pass  # The source is not finite where float64 is: no measure of rounding.
     if evidences.spread is not None and name in evidences.spread.spread:
         spread = evidences.spread.spread[name]
-        limits["one-ULP spread"] = spread
+        limits[f"{evidences.spread.spread_ulps}-ULP spread"] = spread
     evidence = Evidence(
         tensor=name,
         source_error_rms=own,
         spread_rms=spread,
         rounding_rms=rounding,
         draws=evidences.spread.draws if evidences.spread is not None else 0,
+        spread_ulps=evidences.spread.spread_ulps if evidences.spread is not None else 0,
     )
     return limits, evidence
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import os
 import select
 import signal
@@ -132,10 +131,14 @@ def observe(job: Job) -> Report:
     loss = []
     if job.follow_loss:
         runner.bind(parameters_of(job, "init"))
-        loss = runner.train().loss
-        if not all(map(math.isfinite, loss)):
-            raise EngineError(f"the loss is not finite: {', '.join(f'{x:.3g}' for x in loss)}")
-    return Report(loss=loss, spread=spread, draws=draws, digests=digests(work))
+        loss = observing.finite(runner.train()).loss
+    return Report(
+        loss=loss,
+        spread=spread,
+        draws=draws,
+        spread_ulps=observing.ULPS[work.case.phase],
+        digests=digests(work),
+    )
 
 
 def profile(job: Job) -> Report:
