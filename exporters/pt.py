@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnx_ir
+import onnx_ir.passes.common as passes
 import torch
 from onnx import helper
+from onnxscript import optimizer
 
 from xbench import bench, registry
 from xbench.exporters.skeleton import finish
@@ -55,12 +58,32 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
             output_names=[item.name for item in outputs],
             opset_version=opset,
             external_data=False,
+            optimize=False,
             verbose=False,
         )
-    assert program is not None, "dynamo=True returns the program"
+        assert program is not None, "dynamo=True returns the program"
+        simplify(program.model)
     model = program.model_proto
     lift_parameters(model, {item.name for item in spec.parameters(config)})
     return finish(model, spec, config, path, tf_layout=False)
+
+
+def simplify(model: onnx_ir.Model) -> None:
+    """Fold constants and drop what nobody uses, in place.
+
+    torch's own ``optimize`` also tries some fifty rewrite rules on every node: 3 s where this takes
+    0.2 s, for 971 nodes instead of 991 (PredNet small). ONNX Runtime does that when it loads.
+    """
+    optimizer.fold_constants(model)
+    for tidy in (
+        passes.RemoveUnusedNodesPass(),
+        passes.CommonSubexpressionEliminationPass(),
+        passes.IdentityEliminationPass(),
+        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
+        passes.RemoveUnusedNodesPass(),
+        passes.RemoveUnusedOpsetsPass(),
+    ):
+        tidy(model)
 
 
 def lift_parameters(model: onnx.ModelProto, names: set[str]) -> None:

@@ -66,6 +66,15 @@ def worst_relative(actual: Mapping[str, Array], truth: Mapping[str, Array]) -> d
     return worst
 
 
+def whole_relative(actual: Mapping[str, Array], truth: Mapping[str, Array], prefix: str) -> float:
+    """RMS error over RMS of the reference, of all tensors below ``prefix`` as one vector."""
+    names = [name for name in truth if name.startswith(prefix)]
+    assert names
+    error = sum(float(((actual[n].astype(np.float64) - truth[n]) ** 2).sum()) for n in names)
+    scale = sum(float((truth[n].astype(np.float64) ** 2).sum()) for n in names)
+    return float(np.sqrt(error / scale))
+
+
 @contextmanager
 def model_copy(original: str, name: str, changes: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     """A copy of a model's folder under another name, with one text replaced per file."""

@@ -51,12 +51,16 @@ def test_float32_training_steps(launcher: Launcher, seed: int) -> None:
     truth = jobs.observe(launcher, double, inputs).tensors()
     seen = {engine: jobs.observe(launcher, case, inputs) for engine, case in single.items()}
     for engine, report in seen.items():
-        worst = jobs.worst_relative(report.tensors(), truth)
-        print(f"\nfloat32 against float64, small, {engine}, seed {seed}: {worst}")
-        assert worst["loss"] < 1e-6
-        first = {key: value for key, value in truth.items() if key.startswith("gradients/0/")}
         own = report.tensors()
-        assert jobs.worst_relative({key: own[key] for key in first}, first)["gradients"] < 2e-5
+        loss = jobs.worst_relative(own, truth)["loss"]
+        # One vector: an element on the other side of a kink can be 1e-4 of its own small tensor.
+        gradient = jobs.whole_relative(own, truth, "gradients/0/")
+        print(
+            f"\nfloat32 against float64, small, {engine}, seed {seed}: "
+            f"loss {loss:.1e} over 5 steps, gradient {gradient:.1e} at the first"
+        )
+        assert loss < 1e-6
+        assert gradient < 2e-5
     torch, tf = (seen[engine].tensors() for engine in ("torch", "tf"))
     for step in range(5):
         name = f"loss/{step}"
@@ -90,7 +94,8 @@ def test_full_size_trains_in_both_frameworks(launcher: Launcher) -> None:
     cases = [jobs.case("prednet", e, "train", size="full", batch=1) for e in ("torch", "tf")]
     inputs = jobs.data_file(launcher, cases[0], count=1)
     one, other = (jobs.observe(launcher, case, inputs).tensors() for case in cases)
-    worst = jobs.worst_relative(other, one)
-    print(f"\ntorch against tf in float32, full, one step: {worst}")
-    assert worst["loss"] < 1e-6
-    assert worst["gradients"] < 1e-4
+    loss = jobs.worst_relative(other, one)["loss"]
+    gradient = jobs.whole_relative(other, one, "gradients/0/")
+    print(f"\ntorch against tf, float32, full, one step: loss {loss:.1e}, gradient {gradient:.1e}")
+    assert loss < 1e-6
+    assert gradient < 2e-5

@@ -8,6 +8,7 @@ is never served. A new seed only binds.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import shutil
 import uuid
@@ -134,49 +135,107 @@ class Exports:
         return verified
 
     def make(self, case: Case, folder: Path, inputs: Path) -> Verified | Report:
-        """Export, check and keep a skeleton; the report of the step that failed otherwise."""
+        """Export, check and keep a skeleton; the report of the step that failed otherwise.
+
+        What the source framework computes, which the file is held against, is computed while the
+        exporter works.
+        """
         begin = now()
         scratch = self.launcher.folder()
-        skeleton = scratch / "skeleton.onnx"
+        skeleton, bound = scratch / "skeleton.onnx", scratch / "probe.onnx"
         engine = registry.exporter(case.source or "").engine
-        source = msgspec.structs.replace(case, engine=engine, source=None)
-        exported = self.launcher.run(
-            Job(
-                kind="export",
-                case=msgspec.structs.replace(case, engine=engine),
-                folder=str(self.launcher.folder()),
-                opset=OPSET,
-                targets={"skeleton": str(skeleton)},
-            )
+        # One thread: others are at work beside it, and OpenMP barriers of a crowd are slow.
+        source = msgspec.structs.replace(case, engine=engine, source=None, threads=1)
+        double = msgspec.structs.replace(source, precision="fp64")
+
+        def witness() -> list[Report]:
+            single = self.compute("observe", source, inputs, perturbations=PERTURBATIONS)
+            return [single, self.compute("observe", double, inputs)]
+
+        def product() -> list[Report]:
+            return self.produce(case, engine, skeleton, bound, inputs)
+
+        parts: list[Callable[[], list[Report]]] = [product, witness]
+        graph, truth = self.launcher.map(lambda part: part(), parts)
+        failed = next((report for report in (*graph, *truth) if not report.ok), None)
+        if failed is not None:
+            return failed
+        ort, single, reference = (
+            side_of(of, report)
+            for of, report in zip((case, source, double), (graph[-1], *truth), strict=True)
         )
-        if not exported.ok:
-            return exported
-        bound = scratch / "probe.onnx"
-        bind = self.bind(case, skeleton, {"probe": str(bound)})
-        if not bind.ok:
-            return bind
-        agreement = self.verify(case, source, bound, inputs)
-        if isinstance(agreement, Report):
-            return agreement
+        evidences = verdict.Evidences(reference=reference, source=single, spread=single)
+        agreement = verdict.judge(ort, single, evidences, "outputs")
         if agreement.verdict == verdict.DISAGREE:
             return Report(status="failed", reason=f"the export is wrong: {agreement.sentence}")
         verified = Verified(
             format=FORMAT,
             sha256=tensors.digest_file(skeleton),
-            facts=dict(exported.facts) | versions(case.source or ""),
+            facts=dict(graph[0].facts) | versions(case.source or ""),
             seconds=now() - begin,
             agreement=agreement,
         )
+        try:
+            self.keep(skeleton, verified, folder)
+        except OSError as error:
+            return Report(status="failed", reason=f"cannot keep the export: {error}")
+        return verified
+
+    def produce(
+        self, case: Case, engine: str, skeleton: Path, bound: Path, inputs: Path
+    ) -> list[Report]:
+        """Export, bind, check and run a file; the reports up to the first that is not ok."""
+        export = Job(
+            kind="export",
+            case=msgspec.structs.replace(case, engine=engine),
+            folder=str(self.launcher.folder()),
+            opset=OPSET,
+            targets={"skeleton": str(skeleton)},
+        )
+        reports = [self.launcher.run(export)]
+        if reports[-1].ok:
+            reports.append(self.bind(case, skeleton, {"probe": str(bound)}))
+        if reports[-1].ok:
+            reports.append(self.compute("verify", case, inputs, graph=bound))
+        return reports
+
+    def compute(
+        self,
+        kind: str,
+        case: Case,
+        inputs: Path,
+        *,
+        graph: Path | None = None,
+        perturbations: int = 0,
+    ) -> Report:
+        """Outputs of a case for every batch of ``inputs``, from its probe parameters."""
+        return self.launcher.run(
+            Job(
+                kind=kind,
+                case=case,
+                folder=str(self.launcher.folder()),
+                inputs=str(inputs),
+                graph=str(graph) if graph else None,
+                parameter_set="probe",
+                every_batch=True,
+                perturbations=perturbations,
+                spread_budget_s=2.0,
+            )
+        )
+
+    def keep(self, skeleton: Path, verified: Verified, folder: Path) -> None:
+        """Put a verified skeleton into the cache, whole or not at all."""
         staged = folder.with_name(f"{folder.name}.{uuid.uuid4().hex}")
         staged.mkdir()
-        shutil.copy(skeleton, staged / "skeleton.onnx")
-        (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
         try:
-            staged.rename(folder)
-        except OSError:
-            shutil.rmtree(staged)  # Another command put the same export there first.
+            shutil.copy(skeleton, staged / "skeleton.onnx")
+            (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
+            # Where another command put the same export there first, its own is as good.
+            with contextlib.suppress(FileExistsError, NotADirectoryError):
+                staged.rename(folder)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
         trim(self.cache, CACHE_LIMIT_BYTES, keep=folder)
-        return verified
 
     def bind(self, case: Case, skeleton: Path, targets: dict[str, str]) -> Report:
         """Put parameters into a skeleton, in a process of its own."""
@@ -190,56 +249,25 @@ class Exports:
             )
         )
 
-    def verify(self, case: Case, source: Case, graph: Path, inputs: Path) -> Agreement | Report:
-        """Compare the bound file with its source framework, in float32 and float64."""
-
-        def job(kind: str, of: Case, graph: Path | None = None, perturbations: int = 0) -> Report:
-            return self.launcher.run(
-                Job(
-                    kind=kind,
-                    case=of,
-                    folder=str(self.launcher.folder()),
-                    inputs=str(inputs),
-                    graph=str(graph) if graph else None,
-                    parameter_set="probe",
-                    every_batch=True,
-                    perturbations=perturbations,
-                    spread_budget_s=2.0,
-                )
-            )
-
-        # One thread: another export may be at work, and OpenMP barriers of a crowd are slow.
-        source = msgspec.structs.replace(source, threads=1)
-        double = msgspec.structs.replace(source, precision="fp64")
-        sides = []
-        for name, report in (
-            (case, job("verify", case, graph)),
-            (source, job("observe", source, perturbations=PERTURBATIONS)),
-            (double, job("observe", double)),
-        ):
-            if not report.ok:
-                return report
-            sides.append(
-                verdict.Side(
-                    key=name.key,
-                    label=name.label,
-                    tensors=report.tensors(),
-                    digests=report.digests,
-                    spread=report.spread,
-                    draws=report.draws,
-                    spread_ulps=report.spread_ulps,
-                )
-            )
-        ort, single, reference = sides
-        evidences = verdict.Evidences(reference=reference, source=single, spread=single)
-        return verdict.judge(ort, single, evidences, "outputs")
-
     def bound_path(self, verified: Verified, case: Case, kind: str) -> Path:
         """Named by the skeleton's content: one exported again may be written differently."""
         name = (
             f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{verified.sha256[:12]}"
         )
         return self.cache / "bound" / f"{name}.onnx"
+
+
+def side_of(case: Case, report: Report) -> verdict.Side:
+    """What a case computed, as one side of a pair."""
+    return verdict.Side(
+        key=case.key,
+        label=case.label,
+        tensors=report.tensors(),
+        digests=report.digests,
+        spread=report.spread,
+        draws=report.draws,
+        spread_ulps=report.spread_ulps,
+    )
 
 
 def seal(path: Path) -> None:

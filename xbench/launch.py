@@ -200,7 +200,9 @@ class Launcher:
             if self.stopped:
                 raise Stopped
             job_file.write_bytes(msgspec.json.encode(job))
-            if engine.fork and self.forks and job.case.device == "cpu":
+            # An export takes long and nobody times it: the host stays free for its neighbours.
+            forks = engine.fork and self.forks and job.kind != "export"
+            if forks and job.case.device == "cpu":
                 code = self.fork(engine.name, job_file)
             else:
                 code = self.spawn(job_file)

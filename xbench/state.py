@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from xbench import stats
+from xbench.exports import side_of
 from xbench.jobs import Report
 from xbench.result import OK, CaseResult, Measurement, Profile, Ratio
 from xbench.spec import Case
@@ -47,15 +48,7 @@ class State:
         """What the case computed, as one side of a pair; None where it computed nothing."""
         if self.observed is None:
             return None
-        return Side(
-            key=self.case.key,
-            label=self.case.label,
-            tensors=self.observed.tensors(),
-            digests=self.observed.digests,
-            spread=self.observed.spread,
-            draws=self.observed.draws,
-            spread_ulps=self.observed.spread_ulps,
-        )
+        return side_of(self.case, self.observed)
 
 
 def results(states: Sequence[State], natives: Sequence[str]) -> list[CaseResult]:

@@ -67,15 +67,17 @@ def parameters(config: Config) -> tuple[ParameterSpec, ...]:
     specs: list[ParameterSpec] = []
     for layer, channels in enumerate(config.channels):
         inputs = config.gate_inputs(layer)
-        specs += _conv(f"lstm.{layer}", channels, inputs, gates=4, gain=1.2, bias=Uniform(-2.5, 3))
+        specs += _conv(
+            f"lstm.{layer}", channels, inputs, gates=4, gain=0.7, bias=Uniform(-2.6, 2.6)
+        )
         if layer == 0:
             # Pixels, clipped at 1: the one place that must come near it.
-            specs += _conv("ahat.0", channels, channels, gain=1.8, bias=Uniform(0.4, 1.1))
+            specs += _conv("ahat.0", channels, channels, gain=1.2, bias=Uniform(0.6, 1.1))
         else:
-            specs += _conv(f"ahat.{layer}", channels, channels, gain=1.2, bias=Uniform(-0.2, 0.6))
+            specs += _conv(f"ahat.{layer}", channels, channels, gain=0.7, bias=Uniform(-0.1, 0.3))
         if layer + 1 < config.layers:
             above = config.channels[layer + 1]
-            specs += _conv(f"a.{layer}", above, 2 * channels, gain=1.0, bias=Uniform(-0.1, 0.3))
+            specs += _conv(f"a.{layer}", above, 2 * channels, gain=0.7, bias=Uniform(-0.1, 0.3))
     return tuple(specs)
 
 
