@@ -181,7 +181,9 @@ def spread(centre: float, ends: tuple[float, float] | None) -> str:
     """The further end of a 95 % interval, in percent of its centre."""
     if ends is None or not centre:
         return fmt.NONE
-    return fmt.percent(max(ends[1] - centre, centre - ends[0]) / centre)
+    share = max(ends[1] - centre, centre - ends[0]) / centre
+    # Beyond that the figure says nothing but that the machine was busy.
+    return fmt.percent(share) if share < 1 else ">100"
 
 
 def median_interval(latency: Latency) -> tuple[float, float] | None:
@@ -248,7 +250,7 @@ def agreement_columns(rows: Sequence[Agreement], names: Names) -> list[Column]:
         left("what", [row.what for row in rows], 0, None),
         left("verdict", [cell(row.verdict, style_of(row.verdict)) for row in rows], 0, None),
         left("worst tensor", [tensor.name if tensor else "" for tensor in tensors], 3, 14),
-        Column(header="rms\nerror", cells=[rms_error(r, worst(r)) for r in rows], rank=1),
+        Column(header="rms to\nfloat64", cells=[rms_error(r, worst(r)) for r in rows], rank=1),
         Column(header="rms\nlimit", cells=[fmt.scientific(r.tolerance) for r in rows], rank=2),
         Column(
             header="scaled\nerror",

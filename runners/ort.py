@@ -126,9 +126,13 @@ class OrtRunner(Runner):
         options.profile_file_prefix = str(folder / "ort-profile")
         options.optimized_model_filepath = str(folder / "optimised.onnx")
         plain, binding = self.session, self.binding
-        self.session = ort.InferenceSession(
-            str(self.work.graph), options, providers=PROVIDERS[case.device]
+        self.session, log = captured(
+            lambda: ort.InferenceSession(
+                str(self.work.graph), options, providers=PROVIDERS[case.device]
+            )
         )
+        if PROVIDERS[case.device][0] not in self.session.get_providers():
+            raise FellBack(f"the profiling session is on the CPU: {cause(log)}")
         self.binding = self.bound(self.session) if binding is not None else None
         wall_s = self.wall(steps)
         trace = Path(self.session.end_profiling())

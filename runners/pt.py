@@ -42,7 +42,12 @@ class TorchRunner(Runner):
         if float((x @ x).sum()) != 512.0:
             raise Unavailable(f"a product of ones on {device} came out wrong")
         if device == "cuda":
-            return {"gpu": torch.cuda.get_device_name(), "cuda": str(torch.version.cuda)}
+            return {
+                "gpu": torch.cuda.get_device_name(),
+                "cuda": str(torch.version.cuda),
+                "tf32": f"cudnn {torch.backends.cudnn.allow_tf32}, "
+                f"matmul {torch.backends.cuda.matmul.allow_tf32}",
+            }
         return {"cpu_capability": torch.backends.cpu.get_cpu_capability()}
 
     def load(self, work: Work) -> None:

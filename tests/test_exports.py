@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from tests import jobs
-from xbench import exports, registry, tensors
+from xbench import draws, exports, registry, tensors, verdict
 from xbench.exports import Exports
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
@@ -98,8 +98,6 @@ def initialisers(path: Path) -> dict[str, np.ndarray[Any, Any]]:
 
 def check_file(path: Path, case: Case) -> None:
     """Parameters by canonical name and value, interface by the specification."""
-    from xbench import draws
-
     spec = registry.model(case.model)
     config = registry.config(spec, case.size)
     found = initialisers(path)
@@ -202,6 +200,29 @@ def test_a_damaged_bound_file_is_bound_again(launcher: Watched, export_cache: Pa
     assert bound.read_bytes() == whole
 
 
+def test_a_bound_file_is_named_by_its_parameters(
+    launcher: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other values under the same names must not be served from the cache."""
+    exporting = Exports(launcher, tmp_path / "own", silent)
+    case = jobs.case("prednet", "ort", source="tf")
+    verified = exports.Verified(
+        format=1, sha256="0" * 64, facts={}, seconds=0.0,
+        agreement=verdict.inconclusive("a", "b", "outputs", ""),
+    )  # fmt: skip
+    before = exporting.bound_path(verified, case, "probe")
+    assert exporting.bound_path(verified, case, "probe") == before
+    assert exporting.bound_path(verified, case, "init") != before
+    drawn = draws.parameters
+
+    def moved(*arguments: Any, **options: Any) -> Any:
+        values = drawn(*arguments, **options)
+        return values | {"ahat.0.bias": values["ahat.0.bias"] + 1}
+
+    monkeypatch.setattr(draws, "parameters", moved)
+    assert exporting.bound_path(verified, case, "probe") != before
+
+
 def test_the_key_follows_what_shapes_a_skeleton(monkeypatch: pytest.MonkeyPatch) -> None:
     case = jobs.case("prednet", "ort", source="torch")
     key = exports.skeleton_key(case)
@@ -227,7 +248,7 @@ def test_the_cache_forgets_what_was_not_used_for_longest(tmp_path: Path) -> None
     file = tmp_path / "bound" / "a.onnx"
     file.write_bytes(bytes(100))
     os.utime(file, (999, 999))
-    exports.trim(tmp_path, 250, keep=paths[0])
+    exports.trim(tmp_path, 250, keep=(paths[0],))
     assert not file.exists()
     assert [path.name for path in paths if path.exists()] == ["old", "new"]
 

@@ -48,8 +48,10 @@ TRUTH = side("fp64", y=ONES)
 
 def hold(
     a: Side, b: Side = TRUTH, *, truth: Side = TRUTH, source: Side | None = None,
-    spread: Side | None = None, terms: int = 1,
+    spread: Side | None = None, terms: int | None = None,
 ) -> Agreement:  # fmt: skip
+    # By default the cap on what a source may excuse is out of the way.
+    terms = terms or (1 if source is None else 10**9)
     evidences = Evidences(reference=truth, source=source, spread=spread, terms=terms)
     return judge(a, b, evidences, "outputs")
 
@@ -247,7 +249,17 @@ def test_the_source_is_never_its_own_excuse() -> None:
     assert found.verdict == "disagree"
     assert found.evidence is not None
     assert found.evidence.source_error_rms is None
-    assert hold(wrong, source=wrong, terms=16).verdict == "agree", "what it would be otherwise"
+
+
+def test_a_wrong_source_does_not_excuse_others() -> None:
+    wrong = side("source", y=off(100_000))
+    assert hold(side("a", y=off(16)), wrong, source=wrong, terms=16).verdict == "agree"
+    assert hold(side("a", y=off(17)), wrong, source=wrong, terms=16).verdict == "inconclusive"
+    assert hold(side("a", y=off(1000)), wrong, source=wrong, terms=16).verdict == "disagree"
+    # Where the function itself is that sensitive, the spread is the cap.
+    shaky = side("torch", spread=EPS * 40, y=ONES)
+    held = hold(side("a", y=off(40)), wrong, source=wrong, spread=shaky, terms=16)
+    assert held.verdict == "agree"
 
 
 def test_the_sum_is_no_excuse_for_others() -> None:
@@ -258,7 +270,7 @@ def test_the_sum_is_no_excuse_for_others() -> None:
     ("source", "spread", "decided", "limit", "rounding"),
     [
         (1, 1, "rounding of the result", 4, 4),
-        (10, 1, "2x source error", 20, 4),
+        (7, 1, "2x source error", 14, 4),
         (10, 30, "1-ULP spread", 30, 4),
         (None, 1, "rounding of a sum, 4 eps sqrt(K)", 16, 16),
         (None, 30, "1-ULP spread", 30, 16),

@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     budget_s: float = 1.0
-    min_samples: int = 3
+    min_samples: int = 4
     max_samples: int = 120
     reset_every: int = 16
 
@@ -118,7 +118,7 @@ def measure(
         values_s=values,
         per_sample=per_sample,
         warmup=len(warm),
-        steady=steady or at_rest(values),
+        steady=steady or at_rest([*warm, *values]),
     )
 
 
@@ -128,9 +128,9 @@ def is_flat(values: list[float]) -> bool:
 
 
 def at_rest(values: list[float]) -> bool:
-    """Whether the second half of the samples agrees with the first; True where few cannot tell."""
+    """Whether the second half of the bodies agrees with the first; False where few cannot tell."""
     if len(values) < 2 * WINDOW:
-        return True
+        return False
     half = len(values) // 2
     return agree(values[:half], values[half:])
 

@@ -263,7 +263,7 @@ def deliver(document: Document, json: str | None, store: Path | None) -> int:
         except StoreError as error:
             problems.append(error)
     for problem in problems:
-        say(f"{problem}; the results are complete but were not kept there")
+        say(f"{problem}; the results were not kept there")
     return max([document.exit_status, *(problem.exit_status for problem in problems)])
 
 
@@ -316,7 +316,8 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except TyperException as error:
-        say(f"{error.format_message()}; `xbench --help` and `xbench COMMAND --help` say more")
+        problem = error.format_message().rstrip(".")
+        say(f"{problem}; `xbench --help` and `xbench COMMAND --help` say more")
         status = error.exit_code
     except XbenchError as error:
         say(str(error))

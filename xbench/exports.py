@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
@@ -18,8 +19,9 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from xbench import environment, registry, tensors, verdict
+from xbench import draws, environment, registry, tensors, verdict
 from xbench.bench import now
+from xbench.data import digest
 from xbench.errors import XbenchError
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
@@ -110,6 +112,7 @@ class Exports:
                 return Exported(source=case.source, status=report.status, reason=report.reason)
             for target in missing.values():
                 seal(Path(target))
+            trim(self.cache, CACHE_LIMIT_BYTES, keep=(folder, *graphs.values()))
         return Exported(
             source=case.source,
             graphs={kind: str(path) for kind, path in graphs.items()},
@@ -164,10 +167,16 @@ class Exports:
             side_of(of, report)
             for of, report in zip((case, source, double), (graph[-1], *truth), strict=True)
         )
-        evidences = verdict.Evidences(reference=reference, source=single, spread=single)
+        evidences = verdict.Evidences(
+            reference=reference,
+            source=single,
+            spread=single,
+            terms=sum(math.prod(shape) for shape in case.shape.values()) or 1,
+        )
         agreement = verdict.judge(ort, single, evidences, "outputs")
-        if agreement.verdict == verdict.DISAGREE:
-            return Report(status="failed", reason=f"the export is wrong: {agreement.sentence}")
+        if agreement.verdict != verdict.AGREE:
+            how = "wrong" if agreement.verdict == verdict.DISAGREE else "not known to be right"
+            return Report(status="failed", reason=f"the export is {how}: {agreement.sentence}")
         verified = Verified(
             format=FORMAT,
             sha256=tensors.digest_file(skeleton),
@@ -235,7 +244,7 @@ class Exports:
                 staged.rename(folder)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-        trim(self.cache, CACHE_LIMIT_BYTES, keep=folder)
+        trim(self.cache, CACHE_LIMIT_BYTES, keep=(folder,))
 
     def bind(self, case: Case, skeleton: Path, targets: dict[str, str]) -> Report:
         """Put parameters into a skeleton, in a process of its own."""
@@ -250,10 +259,10 @@ class Exports:
         )
 
     def bound_path(self, verified: Verified, case: Case, kind: str) -> Path:
-        """Named by the skeleton's content: one exported again may be written differently."""
-        name = (
-            f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{verified.sha256[:12]}"
-        )
+        """Named by what is in it: the skeleton's content, and the parameters'."""
+        values = draws.parameters(registry.model(case.model), case.size, kind, case.seed)
+        content = f"{verified.sha256[:12]}-{digest(values)[:12]}"
+        name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{content}"
         return self.cache / "bound" / f"{name}.onnx"
 
 
@@ -276,11 +285,14 @@ def seal(path: Path) -> None:
 
 
 def usable(path: Path) -> bool:
-    """Whether a bound file is there and is still what was written."""
+    """Whether a bound file is there and is still what was written; if so, it counts as used."""
     try:
-        return path.with_suffix(".sha256").read_text() == tensors.digest_file(path)
+        intact = path.with_suffix(".sha256").read_text() == tensors.digest_file(path)
+        if intact:
+            path.touch()
     except OSError:
         return False
+    return intact
 
 
 def skeleton_key(case: Case) -> str:
@@ -292,6 +304,12 @@ def skeleton_key(case: Case) -> str:
         *sorted((ROOT / "models" / case.model).glob("*.py")),
         ROOT / "exporters" / f"{module}.py",
         ROOT / "exporters" / "skeleton.py",
+        # What a file was accepted by: a stricter law looks at it again.
+        ROOT / "exporters" / "bind.py",
+        ROOT / "exporters" / "verify.py",
+        ROOT / "spec.py",
+        ROOT / "numerics.py",
+        ROOT / "verdict.py",
     ]
     state = hashlib.sha256()
     for file in files:
@@ -307,21 +325,28 @@ def versions(source: str) -> dict[str, str]:
     return {name: environment.installed(name) or "missing" for name in packages}
 
 
-def trim(cache: Path, limit_bytes: int, keep: Path) -> None:
-    """Remove the entries that were not used for longest until the cache is below its limit."""
-    entries = []
-    for path in (*(cache / "skeletons").iterdir(), *(cache / "bound").iterdir()):
-        files = [path] if path.is_file() else list(path.iterdir())
-        size = sum(file.stat().st_size for file in files)
-        entries.append((path.stat().st_mtime, size, path))
+def trim(cache: Path, limit_bytes: int, keep: Sequence[Path]) -> None:
+    """Remove the entries that were not used for longest until the cache is below its limit.
+
+    An entry is a skeleton's folder, or a bound file with what stands beside it. ``keep`` stays.
+    """
+    groups: dict[Path, list[Path]] = {}
+    for path in (cache / "skeletons").iterdir():
+        groups[path] = [path, *path.iterdir()]
+    for path in (cache / "bound").glob("*.onnx"):
+        groups[path] = [path, *path.parent.glob(f"{path.stem}.*")]
+    entries = sorted(
+        (path.stat().st_mtime, sum(f.stat().st_size for f in set(files) if f.is_file()), path)
+        for path, files in groups.items()
+    )
     total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
+    for _, size, path in entries:
         if total <= limit_bytes:
             break
-        if path == keep:
+        if path in keep:
             continue
+        for file in groups[path][1:]:
+            file.unlink(missing_ok=True)
         if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+            path.rmdir()
         total -= size

@@ -28,7 +28,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``kind``: ``probe`` (does the engine work on the device), ``measure``, ``observe`` (compute
     what is compared), ``profile``, ``export`` (write a skeleton), ``bind`` (put parameters into
     skeletons), ``verify`` (check a bound file and compute its outputs).
-    ``inputs`` is a file written by ``xbench.data.save``; ``graph`` an ONNX file.
+    ``inputs`` is a file written by ``tensors.save_batches``; ``graph`` an ONNX file.
     ``perturbations`` is how many perturbed parameter sets to observe at most within
     ``spread_budget_s``; ``follow_loss`` also trains from the ``init`` parameters, for the losses.
     """

@@ -79,8 +79,8 @@ def check(request: Request) -> None:
         positive(name, value)
     if math.isinf(request.budget_s):
         raise UsageError("--budget must be finite")
-    if request.seed < 0:
-        raise UsageError(f"--seed must not be negative, not {request.seed}")
+    if not 0 <= request.seed < 2**31:
+        raise UsageError(f"--seed must be from 0 to {2**31 - 1}, not {request.seed}")
     if request.fresh not in ("fork", "spawn"):
         raise unknown("--fresh", request.fresh, ("fork", "spawn"))
     for device in request.devices:

@@ -234,6 +234,11 @@ class Session:
             if report.ok:
                 state.profile = report.profile
                 state.shares = dict(report.shares)
+                if medians and report.profile and not 0.5 < report.profile.wall_s / body_s < 2:
+                    state.notes.append(
+                        f"the profile's wall is {report.profile.wall_s / body_s:.2g} times the "
+                        "measured median: the machine was not the same in both; trust neither much"
+                    )
             else:
                 state.notes.append(f"no profile: {report.status}: {report.reason}")
 
@@ -259,8 +264,7 @@ class Session:
     def run_jobs(self, jobs: Sequence[Job], label: str) -> Iterator[Report]:
         """Jobs whose time does not matter, one after the other, each report as soon as it is there.
 
-        Two at once would be slower: where threads outnumber the cores, the OpenMP barriers of
-        torch wait for the scheduler (measured: 17 s for what takes 2 s alone).
+        Two at once would be slower: docs/decisions/0006.
         """
         self.progress.plan(sum(WEIGHTS[job.kind] for job in jobs))
         for job in jobs:

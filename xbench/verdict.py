@@ -9,7 +9,8 @@ In this order:
 4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
    source engine, the spread under perturbations of the parameters by ULPs, and the rounding of the
    result itself, 4 eps RMS(reference). The source engine must not be its own excuse: it is held to
-   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs.
+   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs,
+   and what it lends to others is capped there (or at the spread).
    Within the limit: ``agree``; beyond ten times the limit: ``disagree``; between: ``inconclusive``.
 
 The verdict on a pair is the worst over its tensors.
@@ -146,21 +147,23 @@ def float32_limits(
 ) -> tuple[dict[str, float], Evidence]:
     """The candidates for the limit of one float32 tensor, by name, and their evidence."""
     rounding = 4.0 * float(np.finfo(np.float32).eps) * scale
+    of_a_sum = rounding * evidences.terms**0.5
     if evidences.source is None:
-        rounding *= evidences.terms**0.5
+        rounding = of_a_sum
         limits = {"rounding of a sum, 4 eps sqrt(K)": rounding}
     else:
         limits = {"rounding of the result": rounding}
     own = spread = None
-    if evidences.source is not None and name in evidences.source.tensors:
-        try:
-            own = numerics.rms_error(evidences.source.tensors[name], truth)
-            limits["2x source error"] = 2.0 * own
-        except numerics.Incomparable:
-            pass  # The source is not finite where float64 is: no measure of rounding.
     if evidences.spread is not None and name in evidences.spread.spread:
         spread = evidences.spread.spread[name]
         limits[f"{evidences.spread.spread_ulps}-ULP spread"] = spread
+    if evidences.source is not None and name in evidences.source.tensors:
+        try:
+            own = numerics.rms_error(evidences.source.tensors[name], truth)
+            # A source that is wrong must not excuse others: no more than it is allowed itself.
+            limits["2x source error"] = min(2.0 * own, max(of_a_sum, spread or 0.0))
+        except numerics.Incomparable:
+            pass  # The source is not finite where float64 is: no measure of rounding.
     evidence = Evidence(
         tensor=name,
         source_error_rms=own,
