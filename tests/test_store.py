@@ -79,8 +79,8 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
         problem="p",
     )  # fmt: skip
     evidence = Evidence(
-        tensor="outputs/y", error_rms=1.0, source_error_rms=2.0, spread_rms=3.0, rounding_rms=4.0, spread_ulps=16,
-        draws=8, decided_by="d",
+        tensor="outputs/y", error_rms=1.0, source_error_rms=2.0, spread_rms=3.0, rounding_rms=4.0,
+        spread_ulps=16, draws=8, decided_by="d",
     )  # fmt: skip
     return Document(
         schema=SCHEMA,
