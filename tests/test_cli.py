@@ -97,6 +97,7 @@ def test_list() -> None:
         (("run", "--engine", "torhc"), ("unknown engine", "did you mean 'torch'?")),
         (("run", "--ep", "cdua"), ("unknown EP", "did you mean 'cuda'?")),
         (("run", "--phase", "trian"), ("unknown phase", "did you mean 'train'?")),
+        (("run", "--json", "/nonexistent/x.json"), ("/nonexistent", "does not exist")),
         (("run", "--source", "toch"), ("unknown source", "did you mean 'torch'?")),
         (("run", "--loss", "mse-nxt"), ("unknown loss of prednet", "did you mean 'mse-next'?")),
         (("run", "--allow", "unavailible"), ("unknown status", "did you mean 'unavailable'?")),

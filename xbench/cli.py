@@ -17,7 +17,7 @@ import typer
 from typer.exceptions import TyperException
 
 from xbench import __version__
-from xbench.errors import StoreError, XbenchError
+from xbench.errors import StoreError, UsageError, XbenchError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -177,6 +177,8 @@ def run(
     from xbench.result import STATUSES
     from xbench.spec import DEVICES, PHASES
 
+    if json not in (None, "-") and not Path(str(json)).parent.is_dir():
+        raise UsageError(f"--json {json}: the folder {Path(str(json)).parent} does not exist")
     allowed = registry.choose("status", allow, list(STATUSES)) if allow else []
     sources = list(registry.exporters())
     request = plan.Request(
