@@ -6,7 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from xbench import bench
@@ -179,6 +179,7 @@ def test_the_batch_is_taken_from_the_warm_body() -> None:
 
 
 @given(st.floats(1e-9, 10.0))
+@example(1e-6)
 def test_a_sample_lasts_a_millisecond_and_not_a_body_more(body_s: float) -> None:
     count = batch_size(body_s)
     assert count * body_s >= BATCH_BELOW_S * (1 - 1e-12)
