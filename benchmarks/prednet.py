@@ -30,10 +30,10 @@ def request(size: str, rounds: int, cache: Path) -> Request:
         phases=("infer",),
         engines=("ort",),
         sources=("torch", "tf"),
-        threads=environment.usable_cpus(),
+        threads=(environment.usable_cpus(),),
         rounds=rounds,
         budget_s=2.0 * rounds,
-        cache=cache,
+        cache=str(cache),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from rich.text import Text
@@ -19,15 +20,21 @@ from xbench.result import (
     Placement,
     Profile,
     Ratio,
+    Soak,
     TensorMetrics,
+    Trend,
+    Visit,
 )
+from xbench.soaking import FALLING, RISING
 from xbench.spec import Case
-from xbench.stats import MIN_FOR_INTERVAL
+from xbench.speed import FASTER, SAME, SLOWER
+from xbench.stats import MIN_FOR_INTERVAL, latency
 
 Names = Mapping[str, str]
 """What the tables call each case, by its key."""
 
 TOP_OPERATORS = 8
+SOAK_ROWS = 12
 MAX_STEPS = 50
 """More steps than this are thinned out in the loss table."""
 
@@ -42,6 +49,9 @@ STYLES = {
 }
 """Style of a status or verdict; any other status is a failure."""
 
+VERDICTS = {FASTER: "green", SLOWER: "yellow", SAME: "", "inconclusive": "dim"}
+"""Style of a verdict on speed."""
+
 FACTS = {
     "cpu": "{}",
     "cpus": "{} CPUs",
@@ -50,7 +60,10 @@ FACTS = {
     "os": "{}",
 }
 """Environment facts that the header begins with, in words; of the others it gives the name."""
-VARIED = ("env", "threads", "batch", "shape", "draws", "loss", "options", "seed")
+VARIED = (
+    "env", "threads", "batch", "shape", "cycle", "concurrency", "graph", "draws", "loss", "options",
+    "seed",
+)  # fmt: skip
 """Fields of a case that its label leaves out, and that tell equal labels apart."""
 
 
@@ -59,8 +72,13 @@ def grouped(cases: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
     groups: dict[str, list[CaseResult]] = {}
     for result in cases:
         case = result.case
-        groups.setdefault(f"{case.model} {case.size}, {case.phase}", []).append(result)
+        groups.setdefault(heading(case), []).append(result)
     return groups
+
+
+def heading(case: Case) -> str:
+    """What a case measures: model, size where there are several, phase."""
+    return f"{case.model} {case.size}".strip() + f", {case.phase}"
 
 
 def case_names(cases: Iterable[CaseResult]) -> dict[str, str]:
@@ -71,24 +89,38 @@ def case_names(cases: Iterable[CaseResult]) -> dict[str, str]:
         for result in group:
             twins.setdefault(result.case.label, []).append(result)
         for label, same in twins.items():
-            varied = [
-                field
-                for field in VARIED
-                if len({repr(getattr(result.case, field)) for result in same}) > 1
-            ]
+            varied = varying(same)
             for result in same:
                 extra = [described(result.case, field) for field in varied]
                 names[result.key] = ", ".join([label, *extra])
     return names
 
 
+def varying(same: Sequence[CaseResult]) -> list[str]:
+    """The fields that tell cases of one label apart; not a shape that only follows the batch."""
+    if len(same) == 1:
+        return []
+    found = [field for field in VARIED if len({repr(getattr(r.case, field)) for r in same}) > 1]
+    return [field for field in found if field != "shape" or "batch" not in found]
+
+
 def described(case: Case, field: str) -> str:
     """A field of a case in words, as in ``threads 4`` or ``ort-opt=all``."""
     value = getattr(case, field)
+    if field in ("shape", "cycle"):
+        shapes = [value] if field == "shape" else value
+        return ", ".join(map(shape_text, shapes)) or f"no {field}"
     if isinstance(value, Mapping):
         pairs = " ".join(f"{key}={item}" for key, item in value.items())
         return pairs or f"no {field}"
     return f"{field} {value}"
+
+
+def shape_text(shape: Mapping[str, Sequence[int]]) -> str:
+    """Shapes by input, as in ``ids=1x16``; a scalar has none."""
+    return " ".join(
+        f"{name}={'x'.join(map(str, extents)) or 'scalar'}" for name, extents in shape.items()
+    )
 
 
 def shared(cases: Sequence[Case], field: str) -> str:
@@ -125,6 +157,9 @@ def speed_columns(group: Sequence[CaseResult], names: Names) -> list[Column]:
         name, scale = fmt.time_unit(values)
         return column(f"{header}\n{name}", [scaled(value, scale) for value in values], rank)
 
+    def tail(header: str, values: Sequence[float | None], rank: int) -> Column:
+        return column(f"{header}\n{unit}", [scaled(value, size) for value in values], rank)
+
     return [
         Column(header="case", cells=[names[r.key] for r in group], justify="left", least=18),
         Column(header="status", cells=[status_cell(r) for r in group], justify="left"),
@@ -133,14 +168,40 @@ def speed_columns(group: Sequence[CaseResult], names: Names) -> list[Column]:
         column("ratio", [ratio_cell(r, references) for r in group], 0),
         column("±%", [spread(x.ratio, ratio_interval(x)) if x else "" for x in ratios], 0),
         Column(
+            header="verdict",
+            cells=[cell(x.verdict, VERDICTS.get(x.verdict, "")) if x else "" for x in ratios],
+            justify="left",
+            rank=1,
+        ),
+        Column(
             header="ratio to",
             cells=[names.get(x.to, x.to) if x and len(references) > 1 else "" for x in ratios],
             justify="left",
             rank=2,
         ),
-        times("first run", [r.first_run_s for r in group], 4),
+        Column(
+            header="items\nper s",
+            cells=[blank(fmt.significant(r.items_per_s)) for r in group],
+            rank=4,
+        ),
+        times("on device", [r.device_median_s for r in group], 3),
+        times("with copies", [r.end_to_end_s for r in group], 3),
+        tail("p90", [x.p90_s if x else None for x in latencies], 8),
+        tail("p99", [x.p99_s if x else None for x in latencies], 8),
+        times("first run", [r.first_run_s for r in group], 5),
         times("load", [r.load_s for r in group], 6),
-        times("compile", [r.compile_s for r in group], 6),
+        times("compile\ncold", [r.compile_cold_s for r in group], 6),
+        times(
+            "compile\nwarm" if any(r.compile_cold_s for r in group) else "compile",
+            [r.compile_s for r in group],
+            6,
+        ),
+        Column(
+            header="computes\nin",
+            cells=[r.effective_precision for r in group],
+            justify="left",
+            rank=2,
+        ),
         column("peak\nMiB", [blank(fmt.mebibytes(r.peak_memory_bytes)) for r in group], 5),
         column("samples in\nprocesses", [sampled(r) for r in group], 7),
         Column(
@@ -201,22 +262,19 @@ def ratio_interval(ratio: Ratio) -> tuple[float, float] | None:
 
 
 def alike(ratio: Ratio) -> bool:
-    """Whether the interval says that the two cannot be told apart."""
-    ends = ratio_interval(ratio)
-    return ends is not None and ends[0] <= 1 <= ends[1]
+    """Whether nothing may be claimed: the two are the same, or cannot be told apart."""
+    return ratio.verdict not in (FASTER, SLOWER)
 
 
 def ratio_cell(result: CaseResult, references: set[str]) -> Text:
-    """The ratio, behind ``~`` when its interval includes 1."""
+    """The ratio, behind ``~`` where no difference may be claimed."""
     ratio = result.ratio
     if ratio is None:
         return cell("1" if result.key in references else "", "dim")
     value = fmt.ratio(ratio.ratio)
     if alike(ratio):
         return cell(f"~{value}", "dim")
-    if ratio_interval(ratio) is None:
-        return cell(value)
-    return cell(value, "green" if ratio.ratio < 1 else "yellow")
+    return cell(value, VERDICTS[ratio.verdict])
 
 
 def sampled(result: CaseResult) -> str:
@@ -390,3 +448,42 @@ def operator_columns(
             footer=fmt.percent(share(profile.wall_s, profile)),
         ),
     ]
+
+
+def visit_columns(result: CaseResult) -> list[Column]:
+    """The shapes that a case cycled through: first visit, and later ones, of each."""
+    by_shape: dict[str, list[Visit]] = {}
+    for visit in result.visits:
+        by_shape.setdefault(shape_text(visit.shape), []).append(visit)
+    firsts = [statistics.median(v.first_s for v in visits) for visits in by_shape.values()]
+    later = [latency([v.samples for v in visits]) for visits in by_shape.values()]
+    unit, size = fmt.time_unit([x.median_s for x in later])
+    first_unit, first_size = fmt.time_unit(firsts)
+    return [
+        Column(header="shape", cells=list(by_shape), justify="left", least=18),
+        Column(header=f"first visit\n{first_unit}", cells=[scaled(x, first_size) for x in firsts]),
+        Column(header=f"median\n{unit}", cells=[scaled(x.median_s, size) for x in later]),
+        Column(header="±%", cells=[spread(x.median_s, median_interval(x)) for x in later]),
+        Column(header=f"p90\n{unit}", cells=[scaled(x.p90_s, size) for x in later], rank=1),
+        Column(header=f"p99\n{unit}", cells=[scaled(x.p99_s, size) for x in later], rank=1),
+    ]
+
+
+def soak_columns(soak: Soak) -> list[Column]:
+    """Time and memory over a soak, in at most ``SOAK_ROWS`` of its stretches."""
+    windows = soak.windows[:: -(-len(soak.windows) // SOAK_ROWS)]
+    unit, size = fmt.time_unit(w.median_s for w in windows)
+    return [
+        Column(header="after\ns", cells=[fmt.significant(w.at_s) for w in windows]),
+        Column(header="runs", cells=[fmt.integer(w.n) for w in windows]),
+        Column(header=f"median\n{unit}", cells=[scaled(w.median_s, size) for w in windows]),
+        Column(header=f"p99\n{unit}", cells=[scaled(w.p99_s, size) for w in windows]),
+        Column(header="memory\nMiB", cells=[fmt.mebibytes(w.memory_bytes) for w in windows]),
+    ]
+
+
+def trend_cell(trend: Trend) -> Text:
+    """A trend in words, as in ``memory rising 12.0 % (p 0.0001)``."""
+    change = "" if trend.verdict == "steady" else f" {trend.change:+.1%}".replace("%", " %")
+    style = "bold yellow" if trend.verdict in (RISING, FALLING) else "dim"
+    return cell(f"{trend.what} {trend.verdict}{change} (p {trend.p:.2g})", style)

@@ -20,12 +20,12 @@ from xbench.reports.tables import (
     TOP_OPERATORS,
     Names,
     agreement_columns,
-    alike,
     case_names,
     class_share_columns,
     drifting,
     environment_facts,
     grouped,
+    heading,
     loss_columns,
     median_interval,
     operator_columns,
@@ -33,14 +33,20 @@ from xbench.reports.tables import (
     share,
     shared,
     short_ep,
+    soak_columns,
     speed_columns,
     style_of,
+    trend_cell,
+    visit_columns,
     worst,
 )
-from xbench.result import OK, Agreement, CaseResult, Document, LossTable, Profile
+from xbench.result import OK, Agreement, CaseResult, Document, LossTable, Profile, Ratio
 from xbench.spec import ModelSpec
+from xbench.speed import ALPHA
 from xbench.stats import MIN_FOR_INTERVAL
 
+NAMED = 3
+"""Cases that a note names; more are counted."""
 PIPED_WIDTH = 160
 """Columns when nobody's terminal limits them."""
 
@@ -64,15 +70,20 @@ def show(document: Document, console: Console) -> None:
         asked = [result for result in group if result.asked]
         if asked:
             speed(screen, asked, names)
+            cycles(screen, asked, names)
+            soaks(screen, asked, names)
     for group in groups.values():
         agreements(screen, document, group, names)
     strays = stray_agreements(document)
     if strays:
         screen.title("Agreement", "of cases outside this run")
         agreement_table(screen, strays, names)
-    if document.losses is not None:
+    for losses in document.losses:
         for group in groups.values():
-            loss_by_step(screen, document.losses, group, names)
+            trained = [
+                r for r in group if (r.case.model, r.case.batch) == (losses.model, losses.batch)
+            ]
+            loss_by_step(screen, losses, trained, names)
     for group in groups.values():
         operator_time(screen, group, names)
     closing(screen, document, names)
@@ -82,7 +93,7 @@ def header(screen: Screen, document: Document) -> None:
     """Model and size, the machine, and what all cases have in common."""
     cases = [result.case for result in document.cases]
     run = document.run
-    what = ", ".join(dict.fromkeys(f"{case.model} {case.size}" for case in cases))
+    what = ", ".join(dict.fromkeys(f"{case.model} {case.size}".strip() for case in cases))
     screen.line(
         (what or "nothing was asked for", "bold"),
         (f"  run {run.id}, {run.started}, xbench {run.xbench}", "dim"),
@@ -91,9 +102,12 @@ def header(screen: Screen, document: Document) -> None:
     if facts:
         screen.line(", ".join(facts))
     if cases:
-        rounds = max(len({s.round for s in result.samples}) for result in document.cases)
+        counts = sorted({len(r.samples) for r in document.cases if r.samples} or {0})
+        rounds = fmt.plural(counts[-1], "round")
+        if len(counts) > 1:
+            rounds = f"{counts[0]} to {rounds}"
         fields = [shared(cases, field) for field in ("threads", "batch", "seed")]
-        screen.line(", ".join([fmt.plural(rounds, "round"), *fields]))
+        screen.line(", ".join([rounds, *fields]))
     if run.interrupted:
         screen.line(("interrupted: what had been measured is below", "bold yellow"))
 
@@ -102,7 +116,7 @@ def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
     """One row per case, those that did not run included; their reasons below."""
     case = group[0].case
     body = "one step" if case.phase == "train" else "one run"
-    screen.title(f"Speed: {case.model} {case.size}, {case.phase}", f"time of {body}")
+    screen.title(f"Speed: {heading(case)}", f"time of {body}")
     screen.table(speed_columns(group, names))
     for result in group:
         if result.status != OK:
@@ -129,8 +143,8 @@ def speed_remarks(screen: Screen, group: Sequence[CaseResult], names: Names) -> 
         legend.append("±%: the wider half of the 95 % interval")
     if legend:
         screen.item(("; ".join(legend), "dim"))
-    if any(map(alike, ratios)):
-        screen.item(("~ not distinguishable: the interval of the ratio includes 1", "dim"))
+    if ratios:
+        law(screen, ratios)
     if None in intervals:
         screen.item((f"- no interval: fewer than {MIN_FOR_INTERVAL} processes", "dim"))
     for result in group:
@@ -145,6 +159,53 @@ def speed_remarks(screen: Screen, group: Sequence[CaseResult], names: Names) -> 
             ops = ", ".join(f"{op} {count}" for op, count in few.ops.items())
             if ops:
                 screen.item((f"{names[result.key]}: on {short_ep(few.ep)} ran {ops}", "dim"))
+
+
+def law(screen: Screen, ratios: Sequence[Ratio]) -> None:
+    """By what the verdicts on speed were reached, margin and noise floor included."""
+    margins = sorted(x.margin for x in ratios if x.margin is not None)
+    if not margins:
+        return
+    span = fmt.percent(margins[0])
+    if margins[-1] != margins[0]:
+        span += f" to {fmt.percent(margins[-1])}"
+    floors = [x.floor for x in ratios if x.floor is not None]
+    floor = (
+        f"A/A floor of this machine up to {fmt.percent(max(floors))} %"
+        if floors
+        else "A/A floor of this machine not known: xbench doctor --noise"
+    )
+    family = ratios[0].family
+    of = f"over {fmt.plural(family, 'comparison')} (Holm)" if family > 1 else "of one comparison"
+    screen.item(
+        (
+            f"faster, slower: p at most {ALPHA:g} {of} and beyond the margin of {span} % "
+            f"({floor}); same: interval within it; ~ no difference may be claimed",
+            "dim",
+        )
+    )
+
+
+def cycles(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """Per shape, for the cases that cycled through several."""
+    for result in group:
+        if result.visits:
+            screen.title(f"Shapes in turn: {names[result.key]}", "one session, every shape in turn")
+            screen.table(visit_columns(result))
+
+
+def soaks(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """Time and memory over each soak, and whether they rose."""
+    for result in group:
+        if result.soak is None or not result.soak.windows:
+            continue
+        screen.title(
+            f"Soak: {names[result.key]}, {result.case.phase}",
+            f"{fmt.significant(result.soak.duration_s)} s without pause",
+        )
+        screen.table(soak_columns(result.soak))
+        for trend in result.soak.trends:
+            screen.item(trend_cell(trend))
 
 
 def stray_agreements(document: Document) -> list[Agreement]:
@@ -164,7 +225,7 @@ def agreements(
     case = group[0].case
     verdicts = [row.verdict for row in rows]
     tally = [f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts)]
-    screen.title(f"Agreement: {case.model} {case.size}, {case.phase}", ", ".join(tally))
+    screen.title(f"Agreement: {heading(case)}", ", ".join(tally))
     agreement_table(screen, rows, names)
 
 
@@ -210,7 +271,7 @@ def operator_time(screen: Screen, group: Sequence[CaseResult], names: Names) -> 
     case = group[0].case
     screen.title(
         "Where the time goes: class share by case",
-        f"{case.model} {case.size}, {case.phase}, % of wall",
+        f"{heading(case)}, % of wall",
     )
     first, columns = class_share_columns(profiles, names)
     screen.series(first, columns)
@@ -241,8 +302,7 @@ def top_operators(screen: Screen, name: str, profile: Profile) -> None:
 
 def closing(screen: Screen, document: Document, names: Names) -> None:
     """Notes, what the width left out, and as the last line the exit status with its reasons."""
-    notes = [*document.notes]
-    notes += [f"{names[r.key]}, {r.case.phase}: {note}" for r in document.cases for note in r.notes]
+    notes = [*document.notes, *case_notes(document.cases, names)]
     if notes:
         screen.title("Notes")
         for note in notes:
@@ -254,6 +314,23 @@ def closing(screen: Screen, document: Document, names: Names) -> None:
     style = "bold green" if document.exit_status == 0 else "bold red"
     reasons = "; ".join(document.exit_reasons) or summary(document)
     screen.line((f"exit {document.exit_status}", style), f": {reasons}")
+
+
+def case_notes(cases: Sequence[CaseResult], names: Names) -> list[str]:
+    """The notes of the cases; one that several share once, with how many they are."""
+    holders: dict[str, list[CaseResult]] = {}
+    for result in cases:
+        for note in result.notes:
+            holders.setdefault(note, []).append(result)
+    measured = sum(bool(result.samples) for result in cases)
+    found = []
+    for note, results in holders.items():
+        if len(results) <= NAMED:
+            who = "; ".join(f"{names[r.key]}, {r.case.phase}" for r in results)
+        else:
+            who = f"{len(results)} of {measured} cases"
+        found.append(f"{who}: {note}")
+    return found
 
 
 def summary(document: Document) -> str:

@@ -7,6 +7,7 @@ layout; everything it times stays in the engine's own layout, on the device, syn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,22 @@ class Trained:
     parameters: Arrays
 
 
+class DeviceTimer(ABC):
+    """Events on the device's queue: ``start``, a body, ``stop``, and the time between them."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Put the first event on the queue."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Put the second event on the queue."""
+
+    @abstractmethod
+    def elapsed_s(self) -> float:
+        """Seconds between the two; only once the device is synchronised."""
+
+
 class Runner(ABC):
     """One engine on one case. Subclasses override what is theirs; the order is the worker's."""
 
@@ -66,6 +83,26 @@ class Runner(ABC):
 
     def compile(self) -> None:
         """Trace or compile the body, without running it."""
+
+    def cold(self) -> bool:
+        """Whether ``compile`` will find an empty cache of compiled code (asked before it)."""
+        return False
+
+    def use(self, batch: int) -> None:
+        """Make ``run`` work on another of the batches, as where shapes are cycled through."""
+        raise Unsupported(f"{self.engine} does not change its inputs between runs")
+
+    def device_timer(self) -> DeviceTimer | None:
+        """The device's own clock around what ``run`` starts there; None where it has none."""
+        return None
+
+    def end_to_end(self) -> Callable[[], object] | None:
+        """``run`` with the copies of inputs and outputs; None where ``run`` has none to leave out."""
+        return None
+
+    def effective_precision(self) -> str:
+        """What the arithmetic is done in, as in ``fp32``; empty where that is what was asked."""
+        return ""
 
     @abstractmethod
     def run(self) -> None:

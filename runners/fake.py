@@ -1,7 +1,10 @@
 """A runner that needs no framework: the truth that the core's tests know beforehand.
 
-The options of a case, or the JSON in XBENCH_FAKE, say what happens: ``duration_s`` of a body,
-``error`` (relative, in float32 only) of outputs, and what to ``fail`` with (crash kill hang exit
+The options of a case, or the JSON in XBENCH_FAKE, say what happens: ``duration_s`` of a body
+(times the place of its shape, where shapes are cycled through), ``device_s`` that its device's
+events show of it, ``copy_s`` that copies add, ``compile_s`` with an empty cache of compiled code,
+``leak_bytes`` that a body keeps, ``effective`` precision, ``error`` (relative, in float32 only) of
+outputs, and what to ``fail`` with (crash kill hang exit
 noise raise unavailable oom nan) in which ``stage`` (probe load run check observe). In XBENCH_FAKE,
 ``phase`` confines all of it to one phase.
 """
@@ -14,16 +17,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 
 from xbench.errors import EngineError, Unavailable
 from xbench.result import OpTime, Placement, Profile
-from xbench.runners.base import Array, Arrays, Runner, Trained, Work
+from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work
 from xbench.spec import TensorSpec
 
 ENGINES = {"fake": {"native": True, "packages": ("numpy",), "shipped": False}}
+
+
+class FakeEvents(DeviceTimer):
+    """Events that always show the same time."""
+
+    def __init__(self, time_s: float) -> None:
+        self.time_s = time_s
+        self.running = False
+
+    def start(self) -> None:
+        self.running = True
+
+    def stop(self) -> None:
+        assert self.running, "stopped before it was started"
+        self.running = False
+
+    def elapsed_s(self) -> float:
+        return self.time_s
 
 
 class FakeRunner(Runner):
@@ -41,6 +63,41 @@ class FakeRunner(Runner):
         self.options = dict(work.case.options) | from_environment(work.case.phase)
         self.misbehave("load")
         self.parameters = dict(work.parameters)
+        self.compiles = "compile_s" in self.options
+        self.place = 0
+        self.kept: list[bytes] = []
+
+    def cold(self) -> bool:
+        folder = Path(os.environ.get("XBENCH_COMPILE_CACHE", self.work.folder))
+        self.compiled = folder / f"fake-{self.work.case.key}"
+        return not self.compiled.exists()
+
+    def compile(self) -> None:
+        if self.cold():
+            time.sleep(float(self.options.get("compile_s", "0")))
+            self.compiled.parent.mkdir(parents=True, exist_ok=True)
+            self.compiled.touch()
+
+    def use(self, batch: int) -> None:
+        self.place = batch
+
+    def device_timer(self) -> DeviceTimer | None:
+        time_s = self.options.get("device_s")
+        return None if time_s is None else FakeEvents(float(time_s))
+
+    def end_to_end(self) -> Callable[[], object] | None:
+        copy_s = self.options.get("copy_s")
+        if copy_s is None:
+            return None
+
+        def copied() -> None:
+            time.sleep(float(copy_s))
+            self.run()
+
+        return copied
+
+    def effective_precision(self) -> str:
+        return self.options.get("effective", "")
 
     def misbehave(self, stage: str) -> None:
         """Do what the options ask for, if this is the stage they ask for."""
@@ -72,7 +129,9 @@ class FakeRunner(Runner):
 
     def run(self) -> None:
         self.misbehave("run")
-        time.sleep(float(self.options.get("duration_s", "0")))
+        if leak := int(self.options.get("leak_bytes", "0")):
+            self.kept.append(b"x" * leak)
+        time.sleep(float(self.options.get("duration_s", "0")) * (self.place + 1))
 
     def placement(self) -> list[Placement]:
         return [Placement(ep=self.work.case.device, nodes=1, time_share=1.0)]

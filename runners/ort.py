@@ -1,9 +1,8 @@
-"""ONNX Runtime: inference of bound ONNX files."""
+"""ONNX Runtime: inference of bound ONNX files, and of a user's own."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,19 @@ import numpy as np
 import onnxruntime as ort
 
 from xbench import bench
-from xbench.errors import EngineError, FellBack, Unavailable
+from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Placement, Profile
-from xbench.runners import profile_ort
 from xbench.runners.base import Arrays, Runner, Work
 from xbench.runners.ort_placement import DEVICE_OF, PROVIDERS, cause, proven_placement
+from xbench.runners.ort_session import (
+    captured,
+    open_session,
+    opened,
+    proven_options,
+    providers,
+    session_options,
+    tiny_model,
+)
 from xbench.spec import TensorSpec
 
 ENGINES = {
@@ -24,8 +31,6 @@ ENGINES = {
         "order": 2,
         "onnx": True,
         "phases": ("infer",),
-        # It imports in 0.2 s but leaves a thread behind, which a fork would lose.
-        "fork": False,
         "packages": ("onnxruntime-gpu", "onnxruntime", "onnx"),
     }
 }
@@ -34,7 +39,11 @@ WARMUP_RUNS = 2
 
 
 class OrtRunner(Runner):
-    """One session. What it was given is proved, not believed: see ``placement``."""
+    """One session. What it was given is proved, not believed: see ``placement``.
+
+    ``run`` may be called from several threads at once: a session takes that, and each thread has
+    its own memory on a GPU.
+    """
 
     def probe(self, device: str) -> dict[str, str]:
         provider = PROVIDERS[device][0]
@@ -50,31 +59,81 @@ class OrtRunner(Runner):
         return {"providers": ", ".join(got)}
 
     def load(self, work: Work) -> None:
-        if work.graph is None:
-            raise EngineError("ONNX Runtime was given no graph")
         self.work = work
+        self.graph = self.graph_of(work)
         case = work.case
-        self.session, log = captured(
-            lambda: open_session(str(work.graph), case.device, threads=case.threads)
+        self.session = self.on_device(
+            lambda: open_session(
+                str(self.graph), case.device, threads=case.threads, options=case.options
+            )
         )
-        if PROVIDERS[case.device][0] not in self.session.get_providers():
-            raise FellBack(f"asked for {case.device}, the session is on the CPU: {cause(log)}")
-        inputs, outputs = work.spec.inputs(work.config), work.spec.outputs(work.config)
-        self.outputs = outputs
+        self.outputs = work.spec.outputs(work.config)
+        inputs = work.spec.inputs(work.config)
         self.batches = [
-            {spec.name: self.layout(spec, batch[spec.name]).copy() for spec in inputs}
+            {spec.name: self.native(spec, batch[spec.name]) for spec in inputs}
             for batch in work.batches
         ]
-        self.feeds = self.batches[0]
-        self.last: list[Any] = []
-        self.binding = self.bound(self.session) if case.device == "cuda" else None
+        self.last: Any = []
+        self.bindings: dict[tuple[int, int], Any] = {}
+        self.use(0)
 
-    def layout(self, spec: TensorSpec, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """A canonical array in the graph's layout: TensorFlow's where TensorFlow made the graph."""
-        return np.ascontiguousarray(spec.to_tf(array) if self.work.case.source == "tf" else array)
+    def graph_of(self, work: Work) -> Path:
+        """The file to open: the case's, or one made from it in the precision that is asked."""
+        if work.graph is None:
+            raise EngineError("ONNX Runtime was given no graph")
+        if work.case.precision == "fp32":
+            return work.graph
+        if work.case.precision != "fp16":
+            from xbench.runners.ort_precision import REFUSED
+
+            raise Unsupported(REFUSED[work.case.precision])
+        target = work.folder / "fp16.onnx"
+        if not target.exists():
+            from xbench.runners.ort_precision import to_fp16
+
+            to_fp16(work.graph, target)
+        return target
+
+    def on_device(self, make: Callable[[], Any]) -> Any:
+        """The session that ``make`` opens. Raises FellBack where it is not on the case's device."""
+        device = self.work.case.device
+        if device == "cpu":
+            return make()
+        session, log = captured(make)
+        if PROVIDERS[device][0] not in session.get_providers():
+            raise FellBack(f"asked for {device}, the session is on the CPU: {cause(log)}")
+        return session
+
+    def native(self, spec: TensorSpec, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """A copy of a canonical array in the graph's layout and precision.
+
+        The layout is TensorFlow's where TensorFlow made the graph.
+        """
+        if self.work.case.source == "tf":
+            array = spec.to_tf(array)
+        # Not ascontiguousarray, which would make a scalar one-dimensional.
+        array = array.copy(order="C")
+        half = self.work.case.precision == "fp16" and array.dtype == np.float32
+        return array.astype(np.float16) if half else array
+
+    def use(self, batch: int) -> None:
+        self.batch = batch
+        self.feeds = self.batches[batch]
+        if self.work.case.device == "cuda":
+            self.binding()
+
+    def binding(self) -> Any:
+        """The present batch on the GPU, and room for its outputs there: one per thread.
+
+        So no host copy is in the timed region. Made when a thread first meets a batch.
+        """
+        key = (threading.get_ident(), self.batch)
+        if key not in self.bindings:
+            self.bindings[key] = self.bound(self.session)
+        return self.bindings[key]
 
     def bound(self, session: Any) -> Any:
-        """Inputs on the GPU, outputs left there: no host copy in the timed region."""
+        """A new binding of the present batch for ``session``."""
         binding = session.io_binding()
         for name, array in self.feeds.items():
             binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array, "cuda", 0))
@@ -83,60 +142,87 @@ class OrtRunner(Runner):
         return binding
 
     def run(self) -> None:
-        if self.binding is None:
+        if self.work.case.device == "cpu":
             # Measured: run() is quicker than run_with_iobinding() with numpy on the CPU.
             self.last = self.session.run(None, self.feeds)
         else:
-            self.session.run_with_iobinding(self.binding)
-            self.binding.synchronize_outputs()
+            binding = self.binding()
+            self.session.run_with_iobinding(binding)
+            binding.synchronize_outputs()
+            self.last = binding
+
+    def end_to_end(self) -> Callable[[], object] | None:
+        if self.work.case.device == "cpu":
+            return None
+        return lambda: self.session.run(None, self.feeds)
 
     def results(self) -> list[np.ndarray[Any, Any]]:
-        return self.last if self.binding is None else self.binding.copy_outputs_to_cpu()
+        """What was last computed, by whichever thread."""
+        on_host = self.work.case.device == "cpu"
+        found: list[Any] = self.last if on_host else self.last.copy_outputs_to_cpu()
+        return found
 
     def check(self) -> None:
-        if not all(np.isfinite(value).all() for value in self.results()):
-            raise EngineError("the output is not finite")
+        for value in self.results():
+            if value.dtype.kind == "f" and not np.isfinite(value).all():
+                raise EngineError("the output is not finite")
 
     def infer(self, batch: int = 0) -> Arrays:
+        case = self.work.case
+        proven_options(case.options)
         names = [output.name for output in self.session.get_outputs()]
         values = self.session.run(names, self.batches[batch])
         by_name = dict(zip(names, values, strict=True))
         outputs = {}
         for spec in self.outputs:
             value = by_name[spec.name]
-            canonical = spec.from_tf(value) if self.work.case.source == "tf" else value
-            outputs[spec.name] = np.ascontiguousarray(canonical)
+            if case.precision == "fp16" and value.dtype == np.float16:
+                value = value.astype(np.float32)
+            canonical = spec.from_tf(value) if case.source == "tf" else value
+            outputs[spec.name] = np.asarray(canonical, order="C")
         return outputs
 
     def bind(self, parameters: Arrays) -> None:
         raise EngineError("the parameters of an ONNX graph are in its file")
 
     def placement(self) -> list[Placement]:
+        proven_options(self.work.case.options)
         asked = PROVIDERS[self.work.case.device][0]
         found = []
         for assigned in self.session.get_provider_graph_assignment_info():
             found += [(assigned.ep_name, node.op_type) for node in assigned.get_nodes()]
         return proven_placement(found, asked)
 
+    def effective_precision(self) -> str:
+        """From the types that compute nodes had in one profiled run.
+
+        A model's float32 graph on the CPU needs no proof; a user's file is whatever it is.
+        """
+        case = self.work.case
+        if case.device == "cpu" and case.precision == "fp32" and case.source != "file":
+            return ""
+        from xbench.runners import ort_arithmetic
+
+        trace = self.profiled(self.run)
+        found = ort_arithmetic.computed_in(trace, PROVIDERS[case.device][0])
+        if case.device == "cuda" and "fp32" in found and ort_arithmetic.tf32(case.options):
+            found = (found - {"fp32"}) | {"tf32"}
+        effective = "+".join(sorted(found))
+        return "" if effective == case.precision and case.source != "file" else effective
+
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
-        case, folder = self.work.case, self.work.folder
+        from xbench.runners import profile_ort
+
+        wall_s = 0.0
+
+        def body() -> None:
+            nonlocal wall_s
+            wall_s = self.wall(steps)
+
+        proven_options(self.work.case.options)
+        optimised = self.work.folder / "optimised.onnx"
         plain_before_s = self.wall(steps)
-        options = session_options(case.threads)
-        options.enable_profiling = True
-        options.profile_file_prefix = str(folder / "ort-profile")
-        options.optimized_model_filepath = str(folder / "optimised.onnx")
-        plain, binding = self.session, self.binding
-        self.session, log = captured(
-            lambda: ort.InferenceSession(
-                str(self.work.graph), options, providers=PROVIDERS[case.device]
-            )
-        )
-        if PROVIDERS[case.device][0] not in self.session.get_providers():
-            raise FellBack(f"the profiling session is on the CPU: {cause(log)}")
-        self.binding = self.bound(self.session) if binding is not None else None
-        wall_s = self.wall(steps)
-        trace = Path(self.session.end_profiling())
-        self.session, self.binding = plain, binding
+        trace = self.profiled(body, optimised)
         # Plain on both sides of profiled, so that a drift of the machine does not pass for cost.
         plain_s = (plain_before_s + self.wall(steps)) / 2
         profile, shares = profile_ort.parse(
@@ -145,9 +231,30 @@ class OrtRunner(Runner):
             plain_wall_s=plain_s,
             steps=steps,
             skip_runs=WARMUP_RUNS,
-            domains=domains(folder / "optimised.onnx"),
+            domains=profile_ort.domains(optimised),
         )
         return profile, {DEVICE_OF.get(ep, ep): share for ep, share in shares.items()}
+
+    def profiled(self, body: Callable[[], None], optimised: Path | None = None) -> Path:
+        """The trace of ``body``, whose runs go to a session that records every node.
+
+        It has the options of the case. The optimised model is written to ``optimised``.
+        """
+        case = self.work.case
+        options = session_options(case.threads, case.options)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(self.work.folder / "ort-profile")
+        if optimised is not None:
+            options.optimized_model_filepath = str(optimised)
+        plain, bindings = self.session, self.bindings
+        self.bindings = {}
+        asked = providers(case.device, case.options)
+        try:
+            self.session = self.on_device(lambda: opened(str(self.graph), options, asked))
+            body()
+            return Path(self.session.end_profiling())
+        finally:
+            self.session, self.bindings = plain, bindings
 
     def wall(self, steps: int) -> float:
         """Seconds of one run in the present session, over ``steps`` after a warm-up."""
@@ -159,57 +266,6 @@ class OrtRunner(Runner):
         for _ in range(WARMUP_RUNS):
             self.run()
         return bench.timed(runs) / steps
-
-
-def domains(optimised: Path) -> dict[str, str]:
-    """Operator domain of every node of the optimised model: the profile does not name it."""
-    import onnx
-
-    graph = onnx.load(str(optimised), load_external_data=False).graph
-    return {node.name: node.domain for node in graph.node}
-
-
-def session_options(threads: int) -> Any:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
-    return options
-
-
-def open_session(model: str | bytes, device: str, threads: int) -> Any:
-    return ort.InferenceSession(model, session_options(threads), providers=PROVIDERS[device])
-
-
-def captured(action: Callable[[], Any]) -> tuple[Any, str]:
-    """What ``action`` returns, and what native code wrote to stderr meanwhile.
-
-    ONNX Runtime says why CUDA did not load only there.
-    """
-    with tempfile.TemporaryFile() as file:
-        saved = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            result = action()
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            log = file.read().decode(errors="replace")
-            os.write(2, log.encode())
-    return result, log
-
-
-def tiny_model() -> bytes:
-    """x @ x for an 8x8 float32 x."""
-    import onnx
-    from onnx import TensorProto, helper
-
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 8]) for name in "xy")
-    graph = helper.make_graph([helper.make_node("MatMul", ["x", "x"], ["y"])], "probe", [x], [y])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-    onnx.checker.check_model(model)
-    return bytes(model.SerializeToString())
 
 
 def make(engine: str) -> OrtRunner:

@@ -9,7 +9,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from xbench import optypes
 from xbench.errors import FellBack
 from xbench.result import Placement
 
@@ -59,6 +58,9 @@ def proven_placement(found: Sequence[tuple[str, str]], asked: str) -> list[Place
 
 def is_compute(op: str) -> bool:
     """Whether an ONNX operator is one that must run where it was asked to."""
+    # Its tables take 4 ms to make, which is no part of loading a model.
+    from xbench import optypes
+
     kind = optypes.classify(op, "onnx")
     return kind.op_class in COMPUTE or kind.kind in COMPUTE
 

@@ -107,6 +107,14 @@ def parse(
     return profile, _shares(corrected)
 
 
+def domains(optimised: Path) -> dict[str, str]:
+    """Operator domain of every node of the optimised model: the profile does not name it."""
+    import onnx
+
+    graph = onnx.load(str(optimised), load_external_data=False).graph
+    return {node.name: node.domain for node in graph.node}
+
+
 def _read(path: Path) -> _Trace:
     """Reads event by event (one a line), so that a file cut off anywhere still gives its start."""
     decoder = msgspec.json.Decoder(_Raw)

@@ -20,6 +20,8 @@ WARMUP = 2
 _CPU = torch.autograd.DeviceType.CPU  # type: ignore[attr-defined]
 _PREFIX = "xbench:"
 _WINDOW = f"{_PREFIX}steps"
+_AROUND = ("TorchDynamo ", "Pregraph ", "AOTDispatcher ")
+"""How names begin of what runs before and after compiled code, guards above all."""
 
 
 def profile(step: Callable[[], object], steps: int) -> Profile:
@@ -55,6 +57,13 @@ def profile(step: Callable[[], object], steps: int) -> Profile:
     )
 
 
+def _name(name: str) -> str:
+    """The operator's name, where torch.compile has put a hash into it or nothing of its own."""
+    if name.startswith("## Call CompiledFxGraph"):
+        return "CompiledFxGraph"
+    return f"Torch-Compiled: {name}" if name.startswith(_AROUND) else name
+
+
 def _events(raw: Iterable[Any]) -> Sequence[Event]:
     """The operators inside the window, in microseconds, each with its stage."""
     ranges: list[tuple[float, float, str]] = []
@@ -68,7 +77,7 @@ def _events(raw: Iterable[Any]) -> Sequence[Event]:
         elif stage != event.name and stage in STAGES:
             ranges.append((start, end, stage))
         elif event.device_type == _CPU and not (event.is_user_annotation or event.is_async):
-            ops.append(Event(event.name, "", "cpu", event.thread, start, end))
+            ops.append(Event(_name(event.name), "", "cpu", event.thread, start, end))
     ranges.sort()
     starts = [start for start, _, _ in ranges]
 

@@ -118,9 +118,14 @@ def _operators(raw: Iterable[_Raw]) -> list[Event]:
     nodes = [(event, match) for event in raw if (match := _NODE.fullmatch(event.name))]
     stage = stages_of(match["name"] for _, match in nodes)
     return [
-        Event(match["op"], stage[match["name"]], "cpu", event.lane, event.start, event.end)
+        Event(_op(match["op"]), stage[match["name"]], "cpu", event.lane, event.start, event.end)
         for event, match in nodes
     ]
+
+
+def _op(name: str) -> str:
+    """The op type; the name of a function there is one that XLA has compiled, a whole step."""
+    return "XlaLaunch" if name.startswith("__inference_") else name
 
 
 def _executor(raw: Iterable[_Raw], operators: Iterable[Event]) -> Iterator[Event]:

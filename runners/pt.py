@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -13,20 +17,64 @@ import torch._dynamo
 from torch import Tensor, nn
 
 from xbench import registry
-from xbench.errors import EngineError, FellBack, Unavailable
+from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Placement, Profile
 from xbench.runners import profile_pt
-from xbench.runners.base import Array, Arrays, Runner, Trained, Work
+from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work
 from xbench.spec import PRECISIONS
 
 ENGINES = {"torch": {"order": 0, "native": True, "packages": ("torch",)}}
 
 Mark = Callable[[str], AbstractContextManager[object]]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LACKS = re.compile(
+    r"not implemented for '\w+'|Low precision dtypes not supported|Unsupported dtype \w+"
+    r"|path needs the cpu support"
+)
+"""What torch says where it has no kernel for a type."""
 
 
 def unmarked(name: str) -> AbstractContextManager[object]:
     """The mark of a step that nobody profiles."""
     return nullcontext()
+
+
+def lacks_kernels(method: Callable[P, R]) -> Callable[P, R]:
+    """``method``, raising Unsupported with torch's words where torch lacks a kernel."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except RuntimeError as error:
+            # A compiler wraps torch's words in its own, of many lines.
+            for line in str(error).splitlines():
+                if LACKS.search(line):
+                    raise Unsupported(f"torch: {line.strip()}") from error
+            raise
+
+    return call
+
+
+class CudaTimer(DeviceTimer):
+    """CUDA events on the current stream."""
+
+    def __init__(self) -> None:
+        self.events = [
+            torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            for _ in range(2)
+        ]
+
+    def start(self) -> None:
+        self.events[0].record()
+
+    def stop(self) -> None:
+        self.events[1].record()
+
+    def elapsed_s(self) -> float:
+        return float(self.events[0].elapsed_time(self.events[1])) * 1e-3
 
 
 class TorchRunner(Runner):
@@ -64,8 +112,14 @@ class TorchRunner(Runner):
             {name: self.to_device(array) for name, array in batch.items()} for batch in work.batches
         ]
         self.bind(work.parameters)
+        self.define()
         self.last: Tensor | None = None
         self.body = self.train_step if case.phase == "train" else self.forward
+
+    def define(self) -> None:
+        """What a step calls: the model's ``forward`` and ``objective``."""
+        self.call: Callable[..., Tensor] = self.model
+        self.objective: Callable[..., Tensor] = self.model.objective  # type: ignore[assignment]
 
     def to_device(self, array: Array) -> Tensor:
         # A copy of its own: torch would otherwise share the memory of the caller's array.
@@ -99,6 +153,7 @@ class TorchRunner(Runner):
                 for value in state.values():
                     value.zero_()
 
+    @lacks_kernels
     def run(self) -> None:
         self.last = self.body()
         if self.device.type == "cuda":
@@ -106,14 +161,13 @@ class TorchRunner(Runner):
 
     def forward(self, mark: Mark = unmarked, batch: int = 0) -> Tensor:
         with torch.inference_mode(), mark("xbench:forward"):
-            output: Tensor = self.model(**self.batches[batch])
-        return output
+            return self.call(**self.batches[batch])
 
     def train_step(self, mark: Mark = unmarked, step: int = 0) -> Tensor:
         """Forward, loss, backward and optimizer update; the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with mark("xbench:forward"):
-            loss: Tensor = self.model.objective(**self.batches[step], loss=self.loss_name)  # type: ignore[operator]
+            loss = self.objective(**self.batches[step], loss=self.loss_name)
         with mark("xbench:backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with mark("xbench:optimizer"):
@@ -132,32 +186,81 @@ class TorchRunner(Runner):
             raise FellBack(f"asked for {self.device.type}, tensors are on {sorted(elsewhere)}")
         return [Placement(ep=self.device.type, nodes=None, time_share=1.0)]
 
+    def device_timer(self) -> DeviceTimer | None:
+        return CudaTimer() if self.device.type == "cuda" else None
+
+    def end_to_end(self) -> Callable[[], object] | None:
+        if self.device.type != "cuda":
+            return None
+        inputs = self.batches[0]
+        hosts = {name: tensor.cpu().pin_memory() for name, tensor in inputs.items()}
+
+        def whole() -> Tensor:
+            for name, host in hosts.items():
+                inputs[name].copy_(host, non_blocking=True)
+            self.run()
+            assert self.last is not None
+            return self.last.cpu()
+
+        return whole
+
+    def effective_precision(self) -> str:
+        """TF32 where torch's switches allow it for what was asked in float32.
+
+        CPU kernels do bfloat16 and float16 as asked: each operator rounds its result to the type,
+        with sums inside it in float32.
+        """
+        if self.device.type != "cuda" or self.work.case.precision != "fp32":
+            return ""
+        if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            return ""
+        if torch.cuda.get_device_capability(self.device) < (8, 0):
+            return ""
+        convolutions = torch.backends.cudnn.allow_tf32
+        products = torch.backends.cuda.matmul.allow_tf32
+        if convolutions and products:
+            return "tf32"
+        return "tf32 convolutions" if convolutions else "tf32 products" if products else ""
+
+    @lacks_kernels
     def infer(self, batch: int = 0) -> Arrays:
         (spec,) = self.work.spec.outputs(self.work.config)
-        return {spec.name: self.forward(batch=batch).cpu().numpy()}
+        return {spec.name: shown(self.forward(batch=batch))}
 
+    @lacks_kernels
     def taps(self) -> Arrays:
         with torch.inference_mode():
             taps = self.model.taps(**self.batches[0])  # type: ignore[operator]
-        return {name: value.cpu().numpy() for name, value in taps.items()}
+        return {name: shown(value) for name, value in taps.items()}
 
+    @lacks_kernels
     def train(self) -> Trained:
         losses, gradients = [], []
         for step in range(len(self.batches)):
             losses.append(float(self.train_step(step=step)))
             gradients.append(
                 {
-                    name: parameter.grad.cpu().numpy().copy()
+                    name: shown(parameter.grad)
                     for name, parameter in self.model.named_parameters()
                     if parameter.grad is not None
                 }
             )
-        final = {name: p.detach().cpu().numpy().copy() for name, p in self.model.named_parameters()}
+        final = {name: shown(value) for name, value in self.model.named_parameters()}
         return Trained(losses, gradients, final)
 
+    @lacks_kernels
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         profile = profile_pt.profile(lambda: self.body(torch.profiler.record_function), steps)
         return profile, {self.device.type: 1.0}
+
+
+def shown(tensor: Tensor) -> Array:
+    """A numpy copy; of bfloat16 and float16 in float32, which holds them exactly."""
+    tensor = tensor.detach()
+    if tensor.dtype in (torch.bfloat16, torch.float16):
+        tensor = tensor.float()
+    array: Array = tensor.cpu().numpy()
+    return array.copy()
 
 
 def no_cuda() -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import tensorflow as tf
 
 from xbench import registry
-from xbench.errors import EngineError, FellBack, Unavailable
+from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Placement, Profile
 from xbench.runners import profile_tf
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
@@ -20,10 +23,38 @@ from xbench.spec import PRECISIONS
 ENGINES = {"tf": {"order": 1, "native": True, "packages": ("tensorflow", "keras")}}
 
 Tensor = Any
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LACKS = re.compile(
+    r"No OpKernel was registered|No registered '\w+' OpKernel|not in list of allowed values"
+    r"|no supported kernel for|mixed precision is disallowed|requires tf\.float32 or"
+)
+"""What TensorFlow says where it has no kernel for a type or on a device."""
+
+
+def lacks_kernels(method: Callable[P, R]) -> Callable[P, R]:
+    """``method``, raising Unsupported with TensorFlow's words where it lacks a kernel."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except (tf.errors.OpError, TypeError, ValueError) as error:
+            # The lines that follow list kernels and where the operator was made.
+            line = str(error).strip().partition("\n")[0]
+            if LACKS.search(line):
+                raise Unsupported(f"tensorflow: {line}") from error
+            raise
+
+    return call
 
 
 class TensorFlowRunner(Runner):
     """A ``tf.Module`` under tf.function, without XLA and without soft placement."""
+
+    jit: bool | None = None
+    """``jit_compile`` of every tf.function."""
 
     def probe(self, device: str) -> dict[str, str]:
         gpus = tf.config.list_physical_devices("GPU")
@@ -33,7 +64,7 @@ class TensorFlowRunner(Runner):
         tf.config.set_soft_device_placement(False)
         with tf.device(device_name(device)):
             x = tf.ones([8, 8])
-            product = tf.matmul(x, x)
+            product = self.graph(tf.matmul)(x, x)
         if float(tf.reduce_sum(product)) != 512.0:
             raise Unavailable(f"a product of ones on {device} came out wrong")
         if device == "cuda":
@@ -61,29 +92,40 @@ class TensorFlowRunner(Runner):
             }
             self.optimizer = AdamState(work.spec.optimizer, list(self.variables.values()))
             self.batches = [
-                [
-                    tf.constant(np.ascontiguousarray(spec.to_tf(batch[spec.name])), self.dtype)
-                    for spec in self.input_specs
-                ]
+                [tf.constant(self.typed(spec.to_tf(batch[spec.name]))) for spec in self.input_specs]
                 for batch in work.batches
             ]
         module = registry.model_part(case.model, "tf")
         self.model = module.build(work.config, self.variables)
         self.bind(work.parameters)
-        self.shown_step = graph(self.show_step)
+        self.shown_step = self.graph(self.show_step)
         self.last: Tensor = None
-        self.inference = graph(self.forward)
-        self.body = graph(self.train_step) if case.phase == "train" else self.inference
+        self.inference = self.graph(self.forward)
+        self.body = self.graph(self.train_step) if case.phase == "train" else self.inference
+
+    def graph(self, body: Callable[..., Any]) -> Any:
+        """A tf.function without autograph.
+
+        Models write their control flow as TensorFlow operators, so there is no Python to convert,
+        and looking for some takes 0.4 s of every trace.
+        """
+        return tf.function(body, autograph=False, jit_compile=self.jit)
 
     compiles = True
 
+    @lacks_kernels
     def compile(self) -> None:
         with tf.device(self.device):
             self.body.get_concrete_function(*self.batches[0])
 
     def layout(self, name: str, array: Array) -> Array:
         """A parameter in TensorFlow's layout and the case's dtype."""
-        return np.ascontiguousarray(self.specs[name].to_tf(array), self.dtype.as_numpy_dtype)
+        return self.typed(self.specs[name].to_tf(array))
+
+    def typed(self, array: Array) -> Array:
+        """Floats in the case's dtype, and integers as they are."""
+        dtype = self.dtype.as_numpy_dtype if array.dtype.kind == "f" else array.dtype
+        return np.ascontiguousarray(array, dtype)
 
     def bind(self, parameters: Arrays) -> None:
         self.saved = {name: self.layout(name, array) for name, array in parameters.items()}
@@ -98,6 +140,7 @@ class TensorFlowRunner(Runner):
         if self.work.case.phase == "train":
             self.restore()
 
+    @lacks_kernels
     def run(self) -> None:
         with tf.device(self.device):
             self.last = self.body(*self.batches[0])
@@ -124,7 +167,7 @@ class TensorFlowRunner(Runner):
         return self.show_step(*inputs)[0]
 
     def check(self) -> None:
-        if self.last is not None and not np.isfinite(self.last.numpy()).all():
+        if self.last is not None and not np.isfinite(shown(self.last)).all():
             what = "loss" if self.work.case.phase == "train" else "output"
             raise EngineError(f"the {what} is not finite")
 
@@ -140,21 +183,53 @@ class TensorFlowRunner(Runner):
             raise FellBack(f"asked for {self.work.case.device}, operators are on {elsewhere}")
         return [Placement(ep=self.work.case.device, nodes=len(operations), time_share=1.0)]
 
+    def end_to_end(self) -> Callable[[], object] | None:
+        if self.work.case.device != "cuda":
+            return None
+        hosts = [tensor.numpy() for tensor in self.batches[0]]
+
+        def whole() -> Array:
+            with tf.device(self.device):
+                self.last = self.body(*[tf.constant(host) for host in hosts])
+            # The copy back waits for the device.
+            array: Array = self.last.numpy()
+            return array
+
+        return whole
+
+    def effective_precision(self) -> str:
+        """TF32 where TensorFlow allows it for what was asked in float32.
+
+        CPU kernels do bfloat16 and float16 as asked: each operator rounds its result to the type.
+        """
+        if self.work.case.device != "cuda" or self.work.case.precision != "fp32":
+            return ""
+        if os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+            return ""
+        gpu = tf.config.list_physical_devices("GPU")[0]
+        details = tf.config.experimental.get_device_details(gpu)
+        if details.get("compute_capability", (0, 0)) < (8, 0):
+            return ""
+        return "tf32" if tf.config.experimental.tensor_float_32_execution_enabled() else ""
+
+    @lacks_kernels
     def infer(self, batch: int = 0) -> Arrays:
         (spec,) = self.work.spec.outputs(self.work.config)
         with tf.device(self.device):
             output = self.inference(*self.batches[batch])
-        return {spec.name: np.ascontiguousarray(spec.from_tf(output.numpy()))}
+        return {spec.name: np.ascontiguousarray(spec.from_tf(shown(output)))}
 
+    @lacks_kernels
     def taps(self) -> Arrays:
         with tf.device(self.device):
-            taps = graph(self.model.taps)(*self.batches[0])
+            taps = self.graph(self.model.taps)(*self.batches[0])
         specs = {spec.name: spec for spec in self.work.spec.taps(self.work.config)}
         return {
-            name: np.ascontiguousarray(specs[name].from_tf(value.numpy()))
+            name: np.ascontiguousarray(specs[name].from_tf(shown(value)))
             for name, value in taps.items()
         }
 
+    @lacks_kernels
     def train(self) -> Trained:
         names = list(self.variables)
         losses, gradients = [], []
@@ -170,20 +245,18 @@ class TensorFlowRunner(Runner):
 
     def canonical(self, name: str, tensor: Tensor) -> Array:
         """A parameter-shaped tensor in the canonical layout."""
-        return np.ascontiguousarray(self.specs[name].from_tf(tensor.numpy()))
+        return np.ascontiguousarray(self.specs[name].from_tf(shown(tensor)))
 
+    @lacks_kernels
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         profile = profile_tf.profile(self.run, steps, self.work.folder / "tf-profile")
         return profile, {self.work.case.device: 1.0}
 
 
-def graph(body: Callable[..., Any]) -> Any:
-    """A tf.function without autograph.
-
-    Models write their control flow as TensorFlow operators, so there is no Python to convert, and
-    looking for some takes 0.4 s of every trace.
-    """
-    return tf.function(body, autograph=False)
+def shown(tensor: Tensor) -> Array:
+    """As numpy; bfloat16 and float16 in float32, which holds them exactly."""
+    array: Array = tensor.numpy()
+    return array.astype(np.float32) if tensor.dtype in (tf.bfloat16, tf.float16) else array
 
 
 def device_name(device: str) -> str:

@@ -20,6 +20,9 @@ class AdamState:
     The betas are those that the kernel sees, rounded to the variables' dtype: in float32, 1 - 0.999
     is 5e-5 off. Moments and corrections that share the rounded beta cancel it; with the exact beta
     in the corrections the loss would be 2e-6 off after five steps.
+
+    In bfloat16 and float16 the kernel cannot work: 0.999 is 1 and 1e-8 is 0. There the formula is
+    computed in float32 from state kept in the variables' type, as PyTorch's fused kernel does.
     """
 
     def __init__(self, adam: Adam, variables: list[Any]) -> None:
@@ -38,6 +41,9 @@ class AdamState:
     def apply(self, gradients: list[Any]) -> None:
         """One step; ``gradients`` in the order of the variables."""
         adam = self.adam
+        if self.variables[0].dtype in (tf.bfloat16, tf.float16):
+            self.apply_widened(gradients)
+            return
         rounded = self.variables[0].dtype.as_numpy_dtype
         beta1, beta2 = float(rounded(adam.beta1)), float(rounded(adam.beta2))
         steps = self.steps.assign_add(1.0)
@@ -57,3 +63,19 @@ class AdamState:
                 epsilon=tf.cast(adam.eps * root, dtype),
                 grad=gradient,
             )
+
+    def apply_widened(self, gradients: list[Any]) -> None:
+        """One step in float32; variables and moments are rounded to their type afterwards."""
+        adam = self.adam
+        steps = self.steps.assign_add(1.0)
+        root = tf.sqrt(1.0 - tf.pow(tf.constant(adam.beta2, tf.float64), steps))
+        rate = adam.lr / (1.0 - tf.pow(tf.constant(adam.beta1, tf.float64), steps))
+        root, rate = tf.cast(root, tf.float32), tf.cast(rate, tf.float32)
+        for variable, m, v, gradient in zip(self.variables, self.m, self.v, gradients, strict=True):
+            wide = [tf.cast(tensor, tf.float32) for tensor in (variable, m, v, gradient)]
+            value, first, second, slope = wide
+            first += (1.0 - adam.beta1) * (slope - first)
+            second = adam.beta2 * second + (1.0 - adam.beta2) * slope * slope
+            value -= rate * first / (tf.sqrt(second) / root + adam.eps)
+            for target, result in ((variable, value), (m, first), (v, second)):
+                target.assign(tf.cast(result, target.dtype))

@@ -277,3 +277,98 @@ def test_the_real_clock_moves_forward_only_and_costs_little() -> None:
 def test_the_real_clock_counts_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.perf_counter_ns", lambda: 2_500_000_000)
     assert bench.now() == 2.5
+
+
+# -- so many samples -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("budget_s", [1e-9, 1e9])
+@pytest.mark.parametrize("body_s", [LONG_S, 2.0**-14, 100.0])
+@pytest.mark.parametrize("iterations", [1, 3, 300])
+def test_exactly_as_many_samples_as_asked_for(
+    iterations: int, body_s: float, budget_s: float
+) -> None:
+    samples = constant(body_s).measure(iterations=iterations, budget_s=budget_s)
+    assert samples.values_s == [body_s] * iterations
+    assert samples.warmup >= 1
+
+
+def test_iterations_of_training_are_reset_as_others_are() -> None:
+    engine = constant(LONG_S)
+    samples = engine.measure(training=True, iterations=50, reset_every=4)
+    assert samples.values_s == [LONG_S] * 50
+    assert engine.longest_without_reset == 4
+
+
+def test_times_of_so_many_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(lambda n: LONG_S * (n + 1))
+    monkeypatch.setattr(bench, "now", engine.clock)
+    assert bench.times(engine.body, 3) == [LONG_S, 2 * LONG_S, 3 * LONG_S]
+    assert bench.times(engine.body, 0) == []
+    assert engine.bodies == 3
+    assert engine.collecting == {False}
+
+
+# -- the device's own clock ----------------------------------------------------------------------
+
+
+class DeviceEvents:
+    """Events around the bodies of ``engine``: they take time of their own, and count bodies."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.log: list[str] = []
+        self.began = 0
+
+    def start(self) -> None:
+        self.engine.clock.now_s += 1.0
+        self.began = self.engine.bodies
+        self.log.append("start")
+
+    def stop(self) -> None:
+        self.engine.clock.now_s += 1.0
+        self.log.append(f"stop after {self.engine.bodies - self.began}")
+
+    def elapsed_s(self) -> float:
+        self.engine.clock.now_s += 1.0
+        self.log.append("read")
+        # A quarter of a second per body, and a second for every body that was ever run.
+        return 0.25 * (self.engine.bodies - self.began) + float(self.engine.bodies)
+
+
+def with_events(engine: Engine, **settings: float) -> tuple[Samples, DeviceEvents]:
+    events = DeviceEvents(engine)
+    found = measure(
+        engine.body,
+        Settings(**settings),  # type: ignore[arg-type]
+        process=0,
+        round_=0,
+        events=events,
+        clock=engine.clock,
+    )
+    return found, events
+
+
+def test_every_sample_has_the_time_of_the_device() -> None:
+    samples, events = with_events(constant(LONG_S), iterations=5, budget_s=1e-9)
+    assert samples.per_sample == 1
+    # The one body of the warm-up is not among them: the samples end with bodies 2 to 6.
+    assert samples.device_s == [0.25 + body for body in (2, 3, 4, 5, 6)]
+    assert events.log == ["start", "stop after 1", "read"] * (samples.warmup + 5)
+
+
+def test_the_events_are_not_in_the_wall_time() -> None:
+    samples, _ = with_events(constant(LONG_S), iterations=5)
+    assert samples.values_s == [LONG_S] * 5
+
+
+def test_the_time_of_the_device_is_that_of_one_body() -> None:
+    engine = constant(2.0**-14)
+    samples, events = with_events(engine, iterations=3, budget_s=1e-9)
+    assert samples.per_sample == 17
+    assert samples.device_s == [0.25 + (1 + 17 * n) / 17 for n in (1, 2, 3)]
+    assert events.log.count("stop after 17") == 3
+
+
+def test_without_events_there_is_no_time_of_the_device() -> None:
+    assert constant(LONG_S).measure(budget_s=1.0).device_s == []

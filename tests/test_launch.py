@@ -167,7 +167,7 @@ def test_nothing_is_started_by_a_launcher_that_was_stopped() -> None:
         launcher.stop()
         for start in (launcher.spawn, partial(launcher.fork, "fake")):
             with pytest.raises(launch.Stopped):
-                start(late)
+                start(late, 60.0)
     assert alive() == []
 
 

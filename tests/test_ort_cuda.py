@@ -5,6 +5,8 @@ No GPU is needed: what is tested is what the runner believes, and what it refuse
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable
 from xbench.runners import ort as runner_module
+from xbench.runners import ort_arithmetic
 from xbench.runners.base import Work
 from xbench.runners.ort import OrtRunner
 from xbench.runners.ort_placement import cause, is_compute, proven_placement
@@ -197,3 +200,64 @@ def test_a_result_that_is_not_finite_fails(monkeypatch: pytest.MonkeyPatch) -> N
     runner.run()
     with pytest.raises(EngineError, match="not finite"):
         runner.check()
+
+
+def test_every_thread_and_batch_has_its_own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session([CUDA, CPU], [(CUDA, "Conv")])
+    runner = loaded(monkeypatch, session)
+    runner.batches.append(runner.batches[0])
+    made: list[Binding] = []
+
+    def bind() -> Binding:
+        made.append(Binding(session))
+        return made[-1]
+
+    monkeypatch.setattr(session, "io_binding", bind)
+    runner.run()
+    assert not made
+    runner.use(1)
+    runner.use(0)
+    runner.use(1)
+    assert len(made) == 1
+    thread = threading.Thread(target=runner.run)
+    thread.start()
+    thread.join()
+    assert len(made) == 2
+    # What was last computed is what is checked, though another thread computed it.
+    assert runner.last is made[1]
+    runner.check()
+
+
+def test_end_to_end_on_cuda_copies_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session([CUDA, CPU], [(CUDA, "Conv")])
+    runner = loaded(monkeypatch, session)
+    whole = runner.end_to_end()
+    assert whole is not None
+    whole()
+    assert session.log == ["run"]
+
+
+def trace(path: Path, *nodes: tuple[str, str, str]) -> Path:
+    """A session's profile with one event per (provider, operator, type of its first input)."""
+    events: list[dict[str, Any]] = [{"cat": "Session", "name": "model_run", "args": {}}]
+    events += [
+        {"cat": "Node", "args": {"provider": p, "op_name": op, "input_type_shape": [{kind: [2]}]}}
+        for p, op, kind in nodes
+    ]
+    path.write_text(json.dumps(events))
+    return path
+
+
+def test_what_cuda_computed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runner = loaded(monkeypatch, Session([CUDA, CPU], [(CUDA, "Conv")]))
+    path = tmp_path / "trace.json"
+    monkeypatch.setattr(runner, "profiled", lambda body: path)
+    trace(path, (CUDA, "Conv", "float"), (CPU, "Gather", "int64"), (CUDA, "Cast", "float16"))
+    monkeypatch.setattr(ort_arithmetic, "tf32", lambda options: True)
+    assert runner.effective_precision() == "tf32"
+    monkeypatch.setattr(ort_arithmetic, "tf32", lambda options: False)
+    assert runner.effective_precision() == ""
+    trace(path, (CUDA, "Conv", "float"), (CUDA, "FusedMatMul", "float16"))
+    assert runner.effective_precision() == "fp16+fp32"
+    trace(path, (CUDA, "Relu", "float16"))
+    assert runner.effective_precision() == "fp16"

@@ -38,7 +38,7 @@ def test_cases_come_by_phase_engine_source_and_device() -> None:
 
 def test_everything_asked_for_arrives_in_the_case() -> None:
     (case,) = plan.cases(
-        asked(engines=("tf",), phases=("train",), batch=3, threads=7, seed=11, loss="L_all")
+        asked(engines=("tf",), phases=("train",), batch=(3,), threads=(7,), seed=11, loss="L_all")
     )
     assert (case.model, case.size, case.phase, case.engine) == ("prednet", "tiny", "train", "tf")
     assert (case.batch, case.threads, case.seed, case.loss) == (3, 7, 11, "L_all")
@@ -74,9 +74,9 @@ def test_an_inference_engine_has_no_training_cases() -> None:
         ({"time_limit_s": -5.0}, "--time-limit must be above zero, not -5"),
         ({"time_limit_s": float("nan")}, "--time-limit must be above zero, not nan"),
         ({"steps": 0}, "--steps must be above zero, not 0"),
-        ({"threads": 0}, "--threads must be above zero, not 0"),
-        ({"batch": 0}, "--batch must be above zero, not 0"),
-        ({"batch": -2}, "--batch must be above zero, not -2"),
+        ({"threads": (1, 0)}, "--threads must be above zero, not 0"),
+        ({"batch": (0,)}, "--batch must be above zero, not 0"),
+        ({"batch": (1, -2)}, "--batch must be above zero, not -2"),
         ({"seed": -1}, "--seed must be from 0 to 2147483647, not -1"),
         ({"seed": 2**31}, "--seed must be from 0 to 2147483647, not 2147483648"),
         ({"fresh": "spwan"}, "did you mean 'spawn'"),
@@ -101,8 +101,8 @@ def test_a_bad_value_is_one_clear_message(fields: dict[str, Any], message: str) 
     [
         {"rounds": 1},
         {"steps": 1},
-        {"threads": 1},
-        {"batch": 1},
+        {"threads": (1,)},
+        {"batch": (1,)},
         {"seed": 0},
         {"fresh": "spawn"},
         {"time_limit_s": float("inf")},

@@ -101,7 +101,8 @@ def test_parameters_are_counted() -> None:
 OTHER: dict[str, Any] = {
     "model": "n", "size": "full", "phase": "train", "engine": "tf", "device": "cuda",
     "source": "torch", "env": "other", "threads": 2, "precision": "fp64", "batch": 3,
-    "shape": {"x": (2, 3)}, "draws": "native", "loss": "L0", "options": {"a": "1"}, "seed": 5,
+    "shape": {"x": (2, 3)}, "cycle": ({"x": (3, 3)},), "concurrency": 2, "graph": "ab",
+    "arm": "B", "draws": "native", "loss": "L0", "options": {"a": "1"}, "seed": 5,
 }  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def test_equal_cases_have_one_key_whatever_the_order_of_their_options() -> None:
 
 def test_the_key_is_the_same_in_every_process_and_version() -> None:
     # A key that changes makes stored runs incomparable: change it on purpose or not at all.
-    assert CASE.key == "33f5b6b46b"
+    assert CASE.key == "03900c8fae"
 
 
 @pytest.mark.parametrize(

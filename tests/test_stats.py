@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.result import Samples
-from xbench.stats import latency, ratio
+from xbench.result import Latency, Samples
+from xbench.stats import half_width, latency, ratio, trend
 
 TIMES = st.floats(1e-7, 1e3)
 
@@ -224,3 +225,160 @@ def test_scipy_stats_is_never_imported() -> None:
         "assert 'scipy.stats' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+# -- the chance of no difference -------------------------------------------------------------------
+
+
+def p_of(logs: Sequence[float]) -> float | None:
+    """p of a ratio whose paired log ratios are these."""
+    found = ratio(one_each(*np.exp(logs).tolist()), one_each(*[1.0] * len(logs)), "b")
+    assert found is not None
+    return found.p
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=20))
+def test_p_is_that_of_students_test(logs: list[float]) -> None:
+    from scipy.stats import ttest_1samp
+
+    if np.ptp(logs) > 1e-6:
+        assert p_of(logs) == pytest.approx(ttest_1samp(logs, 0.0).pvalue, rel=1e-6)
+
+
+@pytest.mark.parametrize(("rounds", "has"), [(1, False), (2, False), (3, True)])
+def test_no_p_from_fewer_than_three_rounds(rounds: int, has: bool) -> None:
+    assert (p_of([0.1, 0.2, 0.15][:rounds]) is not None) == has
+
+
+def test_rounds_that_are_all_alike_leave_no_doubt() -> None:
+    same, other = one_each(1.0, 1.0, 1.0), one_each(2.0, 2.0, 2.0)
+    assert [found.p for found in (ratio(same, same, "b"), ratio(other, same, "b")) if found] == [
+        1.0, 0.0,
+    ]  # fmt: skip
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=9))
+def test_p_and_interval_tell_the_same(logs: list[float]) -> None:
+    found = ratio(one_each(*np.exp(logs).tolist()), one_each(*[1.0] * len(logs)), "b")
+    assert found is not None
+    assert found.p is not None
+    assert found.ci_low is not None
+    assert found.ci_high is not None
+    if abs(found.p - 0.05) > 1e-6 and np.ptp(logs) > 1e-6:
+        assert (found.p < 0.05) == (not found.ci_low <= 1.0 <= found.ci_high)
+
+
+# -- the width of an interval ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "width"),
+    [(1.8, 2.1, 0.1), (1.9, 2.4, 0.2), (2.0, 2.0, 0.0), (None, 2.1, None), (1.9, None, None)],
+)
+def test_the_further_end_is_the_half_width(
+    low: float | None, high: float | None, width: float | None
+) -> None:
+    found = half_width(
+        Latency(
+            median_s=2.0, ci_low_s=low, ci_high_s=high, p90_s=None, p99_s=None, n=9, processes=3
+        )
+    )
+    assert found == (None if width is None else pytest.approx(width))
+
+
+@given(st.lists(TIMES, min_size=3, max_size=9), st.floats(1e-3, 1e3))
+def test_the_half_width_has_no_unit(medians: list[float], factor: float) -> None:
+    one, other = (
+        half_width(latency(one_each(*[scale * value for value in medians])))
+        for scale in (1.0, factor)
+    )
+    assert one is not None
+    assert other == pytest.approx(one, rel=1e-6)
+
+
+# -- trends ----------------------------------------------------------------------------------------
+
+
+def zigzag(n: int, slope: float, size: float) -> list[float]:
+    """A line with an error that changes its sign every time: nothing in it is autocorrelated."""
+    return [1.0 + slope * i + size * (-1) ** i for i in range(n)]
+
+
+@pytest.mark.parametrize("n", [10, 25, 60])
+@pytest.mark.parametrize("slope", [-0.003, 0.0005, 0.002])
+def test_a_trend_is_that_of_mann_and_kendall_and_of_theil_and_sen(n: int, slope: float) -> None:
+    from scipy.stats import kendalltau, theilslopes
+
+    values = zigzag(n, slope, 0.02)
+    change, p = trend(values)
+    steps = np.arange(n)
+    assert change == pytest.approx(theilslopes(values, steps).slope * (n - 1) / np.median(values))
+    # Without ties Kendall's tau is S over all pairs; the test takes 1 off S for continuity.
+    score = abs(kendalltau(steps, values).statistic) * n * (n - 1) / 2
+    z = (score - 1) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    assert p == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-6)
+
+
+def test_ties_narrow_the_variance() -> None:
+    values = [1.0, 2.0] * 5 + [3.0, 2.0] * 5
+    score = sum(np.sign(b - a) for i, a in enumerate(values) for b in values[i + 1 :])
+    ties = sum(t * (t - 1) * (2 * t + 5) for t in (5, 10, 5))
+    z = (score - 1) / math.sqrt((20 * 19 * 45 - ties) / 18)
+    assert trend(values)[1] == pytest.approx(math.erfc(z / math.sqrt(2)), rel=1e-6)
+
+
+def test_an_error_that_remembers_makes_a_trend_less_sure() -> None:
+    """The same values of the error, where neighbours are alike and where they are not."""
+    random = np.random.default_rng(32)
+    error = 0.05 * random.standard_normal(60)
+    for index in range(1, 60):
+        error[index] += 0.8 * error[index - 1]
+    line = np.linspace(1.0, 1.3, 60)
+    sure, unsure = (trend((line + e).tolist())[1] for e in (random.permutation(error), error))
+    assert sure < 1e-6
+    assert unsure > 100 * sure
+
+
+def test_noise_alone_is_called_a_trend_as_often_as_allowed() -> None:
+    """Of 400 series with a lag-1 correlation of 0.5: taken as independent, 51 would be."""
+    random = np.random.default_rng(31)
+    wrong = 0
+    for _ in range(400):
+        noise = 0.05 * random.standard_normal(54)
+        for index in range(1, 54):
+            noise[index] += 0.5 * noise[index - 1]
+        wrong += trend((1.0 + noise).tolist())[1] <= 0.01
+    assert wrong <= 16
+
+
+def test_a_perfect_line_is_a_trend_beyond_doubt() -> None:
+    """What rounding leaves of it is not noise that remembers."""
+    for values in (np.linspace(1.0, 1.5, 54), np.arange(100.0, 154.0), 0.1 + 0.01 * np.arange(54)):
+        change, p = trend(values.tolist())
+        assert change == pytest.approx((values[-1] - values[0]) / np.median(values))
+        assert p < 1e-6
+
+
+@given(st.lists(st.floats(0.5, 2.0), min_size=10, max_size=30))
+def test_backwards_a_rise_is_a_fall(values: list[float]) -> None:
+    there, back = trend(values), trend(values[::-1])
+    assert back[0] == pytest.approx(-there[0], rel=1e-6, abs=1e-12)
+    assert 0.0 <= there[1] <= 1.0
+
+
+@given(st.integers(1, 30), st.floats(1e-6, 1e6))
+def test_a_trend_has_no_unit(seed: int, factor: float) -> None:
+    values = 1.0 + 0.1 * np.random.default_rng(seed).standard_normal(20)
+    one, other = trend(values.tolist()), trend((factor * values).tolist())
+    assert other == pytest.approx(one, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_what_never_changes_has_no_trend(value: float) -> None:
+    assert trend([value] * 20) == (0.0, 1.0)
+
+
+def test_a_trend_needs_ten_values() -> None:
+    with pytest.raises(ValueError, match="a trend needs 10 values, not 9"):
+        trend([1.0] * 9)
+    assert trend([1.0] * 10)

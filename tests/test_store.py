@@ -22,18 +22,24 @@ from xbench.result import (
     SCHEMA,
     Agreement,
     CaseResult,
+    Conditions,
     Document,
     Evidence,
     Latency,
     LossTable,
     Measurement,
+    Noise,
     OpTime,
     Placement,
     Profile,
     Ratio,
     Run,
     Samples,
+    Soak,
+    SoakWindow,
     TensorMetrics,
+    Trend,
+    Visit,
 )
 from xbench.spec import Case
 from xbench.store import Store, decode, encode
@@ -46,6 +52,7 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
     case = Case(
         model="m", size="tiny", phase="train", engine="ort", device="cuda", source="tf",
         env="e", threads=3, precision="fp64", batch=2, shape={"x": (2, 3)}, draws="native",
+        cycle=({"x": (4, 3)},), concurrency=2, graph="g", arm="B",
         loss="L", options={"a": "b"}, seed=7,
     )  # fmt: skip
     result = CaseResult(
@@ -54,15 +61,31 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
         status="fell_back",
         reason="it ran on the cpu",
         digests={"inputs": "d"},
-        samples=[Samples(1, 2, [0.1, 1e-9], per_sample=3, warmup=4, steady=False)],
+        samples=[Samples(1, 2, [0.1, 1e-9], per_sample=3, warmup=4, steady=False, device_s=[0.1])],
         latency=Latency(
             median_s=0.1, ci_low_s=0.05, ci_high_s=0.2, p90_s=0.3, p99_s=0.4, n=2, processes=1
         ),
-        ratio=Ratio(to="k", ratio=1.5, ci_low=1.0, ci_high=2.0, rounds=6),
+        ratio=Ratio(to="k", ratio=1.5, ci_low=1.0, ci_high=2.0, rounds=6, p=0.001, family=3, margin=0.02,
+                    floor=0.01, verdict="slower"),
         first_run_s=1.0,
         load_s=2.0,
         compile_s=3.0,
+        compile_cold_s=4.0,
         peak_memory_bytes=2**40,
+        items_per_s=10.0,
+        device_median_s=0.09,
+        end_to_end_s=0.2,
+        effective_precision="fp32",
+        visits=[Visit(shape={"x": (2, 3)}, first_s=0.5, samples=Samples(
+            1, 2, [0.1], per_sample=3, warmup=4, steady=False, device_s=[0.1]))],
+        conditions=[Conditions(
+            wall_s=1.0, cpus=2, own_cpu_s=0.5, foreign_cpus=0.1, steal=0.01, throttled_s=0.1,
+            throttle_events=1, memory_stall=0.1, swapped_bytes=4096, available_bytes=2**30,
+            gpu={"clock": "1"})],
+        soak=Soak(
+            duration_s=300.0,
+            windows=[SoakWindow(at_s=1.0, n=9, median_s=0.1, p99_s=0.2, memory_bytes=2**20)],
+            trends=[Trend(what="median", change=0.1, p=0.001, verdict="rising")]),
         placement=[Placement("cpu", 5, 0.5, {"Conv": 2})],
         loss=[0.5, 0.25],
         profile=Profile(
@@ -91,6 +114,7 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
             xbench="0",
             wall_s=1.5,
             interrupted=True,
+            request={"models": ["m"]},
         ),
         environments={"env": {"python": "3"}},
         cases=[result],
@@ -106,7 +130,10 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
                 sentence="s",
             )
         ],
-        losses=LossTable(loss="L", data="d", baseline_name="n", baseline=[0.5]),
+        losses=[
+            LossTable(model="m", batch=2, loss="L", data="d", baseline_name="n", baseline=[0.5])
+        ],
+        noise=Noise(machine="m", measured="t", pair_sd=0.01, processes=24, run_sd=0.02, runs=4),
         notes=["n"],
         exit_status=3,
         exit_reasons=["r"],
@@ -151,7 +178,7 @@ def test_a_document_survives_json() -> None:
 def test_the_json_has_the_documented_names() -> None:
     plain = msgspec.json.decode(encode(document()))
     assert list(plain) == ["schema", "run", "environments", "cases", "agreements", "losses",
-                           "notes", "exit_status", "exit_reasons"]  # fmt: skip
+                           "noise", "notes", "exit_status", "exit_reasons"]  # fmt: skip
     (case,), (agreement,) = plain["cases"], plain["agreements"]
     assert {"status", "reason", "samples", "latency", "first_run_s", "load_s", "compile_s",
             "peak_memory_bytes", "placement", "loss", "profile"} <= set(case)  # fmt: skip
@@ -178,7 +205,7 @@ OLDEST = b"""
 def test_a_file_of_schema_1_without_later_fields_is_read() -> None:
     found = decode(OLDEST, "it")
     assert found.cases[0].case.label == "torch cpu"
-    assert (found.exit_status, found.losses, found.cases[0].asked) == (0, None, True)
+    assert (found.exit_status, found.losses, found.cases[0].asked) == (0, [], True)
 
 
 def test_fields_that_a_later_version_added_are_passed_over() -> None:

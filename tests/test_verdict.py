@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xbench.result import Agreement
-from xbench.verdict import SEVERITY, Array, Evidences, Side, judge
+from xbench.verdict import SEVERITY, Array, Evidences, Side, judge, judge_alone
 
 EPS = float(np.finfo(np.float32).eps)
 ONES = np.ones(4)
@@ -451,3 +451,136 @@ def test_scaling_everything_by_a_power_of_two_changes_no_verdict(
 def test_a_larger_error_never_gets_a_milder_verdict(steps: list[int], source: int) -> None:
     severities = [SEVERITY[verdict(k, source=side("source", y=off(source)))] for k in sorted(steps)]
     assert severities == sorted(severities)
+
+
+# -- lower precisions ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "eps"), [("fp32", 2**-23), ("bf16", 2**-7), ("fp16", 2**-10)]
+)
+@pytest.mark.parametrize(("own", "factor"), [(False, 4.0), (True, 4.0 * 3.0)])
+def test_rounding_is_reckoned_in_the_precision_of_the_case(
+    precision: str, eps: float, own: bool, factor: float
+) -> None:
+    exact = side("source", y=off(0))
+    evidences = Evidences(
+        reference=TRUTH, source=None if own else exact, spread=None, terms=9, precision=precision
+    )
+    for error, expected in ((0.75, "agree"), (1.25, "inconclusive"), (10.25, "disagree")):
+        value = (ONES * (1 + error * factor * eps)).astype(np.float32)
+        found = judge(side("a", y=value), TRUTH, evidences, "outputs")
+        assert found.tolerance == pytest.approx(factor * eps)
+        assert found.verdict == expected
+
+
+# -- without a float64 reference -----------------------------------------------------------------
+
+
+def alone(a: Side, b: Side) -> Agreement:
+    return judge_alone(a, b, "outputs")
+
+
+def test_alone_the_same_bits_agree() -> None:
+    found = alone(side("a", y=off(1), z=off(2)), side("b", y=off(1), z=off(2)))
+    assert (found.a, found.b, found.what, found.verdict) == ("a", "b", "outputs", "agree")
+    assert found.sentence == "a and b are bitwise equal in all 2 outputs"
+    assert (found.evidence, found.tolerance) == (None, None)
+    assert [item.name for item in found.tensors] == ["outputs/y", "outputs/z"]
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_alone_a_difference_is_shown_and_nobody_knows_what_it_means(steps: int) -> None:
+    found = alone(side("a", y=off(0), z=off(steps)), side("b", y=off(0), z=off(0)))
+    assert found.verdict == "inconclusive"
+    assert found.sentence == (
+        f"a is off b in outputs/z by {steps * EPS:.2g} of its largest value; without a float64 "
+        "reference nobody knows whether rounding explains it"
+    )
+    assert found.tensors[1].rms == pytest.approx(steps * EPS)
+
+
+def test_alone_the_largest_difference_is_named() -> None:
+    found = alone(side("a", y=off(7), z=off(3)), side("b", y=off(0), z=off(0)))
+    assert f"in outputs/y by {7 * EPS:.2g}" in found.sentence
+
+
+def test_alone_a_zero_of_the_other_sign_is_not_the_same_bits() -> None:
+    assert alone(side("a", y=[0.0]), side("b", y=[-0.0])).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (np.ones(3, np.float32), "shape (3,)"),
+        (np.zeros((0, 4), np.float32), "shape (0, 4)"),
+        (np.ones(4, np.int32), "dtype int32"),
+        (np.array([1, np.nan, 1, 1], np.float32), "NaN masks differ at 1 of 4"),
+        (np.array([1, 1, -np.inf, 1], np.float32), "-Inf masks differ at 1 of 4"),
+        (np.full(4, np.nan, np.float32), "NaN masks differ at 4 of 4"),
+    ],
+)
+def test_alone_another_shape_kind_or_mask_is_a_difference(value: Array, problem: str) -> None:
+    for a, b in ((value, off(0)), (off(0), value)):
+        found = alone(side("a", x=off(0), y=a), side("b", x=off(0), y=b))
+        assert found.verdict == "disagree"
+        assert "a and b differ in outputs/y: " in found.sentence
+    found = alone(side("a", y=value), side("b", y=off(0)))
+    assert problem in found.sentence
+
+
+def test_alone_a_shape_that_differs_is_seen_behind_one_without_elements() -> None:
+    """Nothing can be said of no elements; of the tensor after it there can."""
+    nothing = np.zeros((0, 3), np.float32)
+    bad = np.array([1, np.nan, 1, 1], np.float32)
+    found = alone(side("a", y=nothing, z=bad), side("b", y=nothing, z=off(0)))
+    assert found.verdict == "disagree"
+    assert "outputs/z" in found.sentence
+
+
+def test_alone_no_elements_are_no_difference() -> None:
+    nothing = np.zeros((0, 3), np.float32)
+    assert alone(side("a", y=nothing), side("b", y=nothing)).verdict != "disagree"
+    found = alone(side("a", y=nothing, z=off(1)), side("b", y=nothing, z=off(1)))
+    assert found.verdict == "agree", "the same shape and the same bits"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_alone_what_is_not_finite_anywhere_is_the_same_where_it_is_alike(value: float) -> None:
+    whole = np.full(4, value, np.float32)
+    found = alone(side("a", y=whole), side("b", y=whole.copy()))
+    assert found.verdict == "agree"
+
+
+def test_alone_equal_masks_are_no_difference() -> None:
+    masked = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    assert alone(side("a", y=masked), side("b", y=masked.copy())).verdict == "agree"
+    other = masked.copy()
+    other[0] += np.float32(EPS)
+    assert alone(side("a", y=other), side("b", y=masked)).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("what", ["parameters", "inputs"])
+def test_alone_other_parameters_or_inputs(what: str) -> None:
+    found = alone(side("a", digests=SAME | {what: "other"}, y=off(0)), side("b", y=off(0)))
+    assert found.verdict == "inconclusive"
+    assert f"the {what} of a and b are not the same" in found.sentence
+
+
+def test_alone_a_missing_tensor_is_a_difference() -> None:
+    """As in row 2: a graph that lost an output is not the same graph."""
+    found = alone(side("a", y=off(0)), side("b", y=off(0), z=off(0)))
+    assert found.sentence == "a has no outputs/z, which b has"
+    assert found.verdict == "disagree"
+
+
+def test_alone_nothing_of_the_kind_is_not_called_missing() -> None:
+    found = judge_alone(side("a", y=off(0)), side("b", y=off(0)), "gradients")
+    assert (found.verdict, found.sentence) == ("inconclusive", "no gradients to compare")
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.bool_, np.uint8])
+def test_alone_whole_numbers_are_compared_too(dtype: type) -> None:
+    one, other = np.array([0, 1], dtype), np.array([0, 0], dtype)
+    assert alone(side("a", y=one), side("b", y=one.copy())).verdict == "agree"
+    assert alone(side("a", y=one), side("b", y=other)).verdict == "inconclusive"

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import msgspec
 
@@ -35,12 +36,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ``budget_s`` is spent on warm-up (at most half of it) and samples; ``min_samples`` are taken
     even when a body is longer than that. ``reset_every`` bodies the state is restored, untimed.
     More than ``max_samples`` in one process teach little: processes differ more than samples do.
+    ``iterations`` asks for exactly so many samples instead, whatever they take.
     """
 
     budget_s: float = 1.0
     min_samples: int = 4
     max_samples: int = 120
     reset_every: int = 16
+    iterations: int | None = None
 
 
 def now() -> float:
@@ -53,6 +56,12 @@ def timed(body: Body) -> float:
     start = now()
     body()
     return now() - start
+
+
+def times(body: Body, count: int) -> list[float]:
+    """Seconds of ``count`` calls of ``body``, one after the other."""
+    with quiet():
+        return [timed(body) for _ in range(count)]
 
 
 @contextmanager
@@ -68,6 +77,16 @@ def quiet() -> Iterator[None]:
             gc.enable()
 
 
+class Events(Protocol):
+    """A device's own clock around a body, as ``runners.base.DeviceTimer``."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def elapsed_s(self) -> float: ...
+
+
 def measure(
     body: Body,
     settings: Settings,
@@ -75,14 +94,17 @@ def measure(
     process: int,
     round_: int,
     reset: Body | None = None,
+    events: Events | None = None,
     clock: Callable[[], float] = now,
 ) -> Samples:
     """Warm up, then sample ``body``. The first run must have happened already.
 
     ``reset`` restores the state that bodies change (training); it runs outside the timed region.
-    ``clock`` is for tests.
+    ``events`` give the device's own time of each sample beside the wall time. ``clock`` is for
+    tests.
     """
     since_reset = 0
+    device: list[float] = []
 
     def sample(count: int) -> float:
         nonlocal since_reset
@@ -90,10 +112,17 @@ def measure(
             reset()
             since_reset = 0
         since_reset += count
+        if events is not None:
+            events.start()
         start = clock()
         for _ in range(count):
             body()
-        return (clock() - start) / count
+        wall = (clock() - start) / count
+        if events is not None:
+            # Outside the wall: the body has synchronised the device, only the event is left.
+            events.stop()
+            device.append(events.elapsed_s() / count)
+        return wall
 
     with quiet():
         if reset is not None:
@@ -108,9 +137,16 @@ def measure(
         if reset is not None:
             per_sample = min(per_sample, settings.reset_every)
         values: list[float] = []
-        while len(values) < settings.min_samples or (
-            len(values) < settings.max_samples and clock() - begin < settings.budget_s
-        ):
+        device.clear()
+
+        def wanted() -> bool:
+            if settings.iterations is not None:
+                return len(values) < settings.iterations
+            if len(values) < settings.min_samples:
+                return True
+            return len(values) < settings.max_samples and clock() - begin < settings.budget_s
+
+        while wanted():
             values.append(sample(per_sample))
     return Samples(
         process=process,
@@ -119,6 +155,7 @@ def measure(
         per_sample=per_sample,
         warmup=len(warm),
         steady=steady or at_rest([*warm, *values]),
+        device_s=device,
     )
 
 

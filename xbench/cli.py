@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from xbench.result import Document
 
+GATE_FAILED = 5
 INTERRUPTED = 130
 
 app = typer.Typer(
@@ -43,9 +44,6 @@ StorePath = Annotated[
 ]
 Size = Annotated[str, typer.Option(help="tiny, small or full")]
 Seed = Annotated[int, typer.Option(help="Seed of parameters and data")]
-Threads = Annotated[
-    int | None, typer.Option(help="Threads of every engine; default: the CPUs usable here")
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -89,7 +87,13 @@ def list_(json: Json = None) -> None:
 
 
 @app.command()
-def doctor(json: Json = None) -> None:
+def doctor(
+    noise: Annotated[
+        bool, typer.Option("--noise", help="Measure how much two identical things differ here")
+    ] = False,
+    json: Json = None,
+    store: StorePath = None,
+) -> None:
     """What works on this machine, what does not, why, and the fix. Found by trying."""
     import msgspec
 
@@ -98,7 +102,7 @@ def doctor(json: Json = None) -> None:
     from xbench.reports.progress import show_progress
 
     with show_progress() as progress:
-        found = doctoring.diagnose(progress)
+        found = doctoring.diagnose(progress, noise=noise, store_path=store)
     if json is not None:
         write(json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     if json != "-":
@@ -143,67 +147,223 @@ def export(
 
 @app.command()
 def run(
-    models: Annotated[list[str] | None, typer.Argument(help="Models; default: all")] = None,
+    context: typer.Context,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL|FILE.onnx]...", help="Models or ONNX files; default: all"),
+    ] = None,
     ep: Annotated[
         str | None, typer.Option("--ep", help="cpu,cuda; default: cpu, and cuda where it works")
     ] = None,
-    engine: Annotated[str | None, typer.Option(help="torch,tf,ort; default: all")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="torch,tf,ort,torch-compile,tf-xla or all; default: first 3")
+    ] = None,
     source: Annotated[str | None, typer.Option(help="Sources of ONNX graphs: torch,tf")] = None,
     phase: Annotated[str | None, typer.Option(help="infer,train; default: both")] = None,
     size: Size = "small",
-    batch: Annotated[int | None, typer.Option(help="Default: the model's")] = None,
-    threads: Threads = None,
+    batch: Annotated[str | None, typer.Option(help="As 1,8,32; default: the model's")] = None,
+    threads: Annotated[
+        str | None, typer.Option(help="As 1,2; default: the CPUs that may be used here")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32,bf16,fp16")] = "fp32",
+    concurrency: Annotated[
+        str, typer.Option(help="Threads that call one ONNX Runtime session, as 1,2,4")
+    ] = "1",
+    ort_opt: Annotated[
+        str | None, typer.Option(help="ONNX Runtime's optimisation levels, as 0,1,2,99")
+    ] = None,
+    session_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Of ONNX Runtime; repeatable")
+    ] = None,
+    provider_option: Annotated[
+        list[str] | None, typer.Option(metavar="EP:KEY=VALUE", help="Of one EP; repeatable")
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="INPUT=SHAPE",
+            help="Of a file's input: x=1,3,224,224; several in turn: ids=1x16,1x64,8x128",
+        ),
+    ] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="FILE.npz", help="A file's inputs; default: drawn")
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[int, typer.Option(help="Training steps that are compared")] = 5,
     loss: Annotated[str | None, typer.Option(help="One of the model's losses")] = None,
     data: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")
     ] = None,
-    rounds: Annotated[int, typer.Option(help="Fresh processes per case")] = 6,
-    budget: Annotated[float, typer.Option(help="Seconds of measuring per case, all rounds")] = 5.0,
-    time_limit: Annotated[float, typer.Option(help="Seconds that one process may take")] = 600.0,
+    rounds: Annotated[
+        int | None, typer.Option(help="Fresh processes per case; default: 20 if cheap, else 6")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Measuring per case, all rounds, as 30s; default: 5s")
+    ] = None,
+    ci_width: Annotated[
+        str | None, typer.Option(help="Stop a case when its interval is within, as 1%")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Samples per process; default: by the budget")
+    ] = None,
+    soak: Annotated[
+        str | None, typer.Option(help="Run each case so long, as 5m, and look for trends")
+    ] = None,
+    profile: Annotated[bool, typer.Option(help="Operator time of every case")] = True,
+    time_limit: Annotated[str, typer.Option(help="What one process may take, as 10m")] = "600s",
     fresh: Annotated[str, typer.Option(help="fork or spawn: how processes are made")] = "fork",
     allow: Annotated[
         str | None, typer.Option(metavar="STATUS,...", help="Statuses that do not fail the run")
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Inconclusive verdicts exit 3")] = False,
+    plan_file: Annotated[
+        Path | None, typer.Option("--plan", metavar="FILE", help="Replay a saved run, as it was")
+    ] = None,
+    save_plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write what was asked for, for --plan")
+    ] = None,
     json: Json = None,
     store: StorePath = None,
 ) -> None:
     """Measure, compare, profile; print tables; store the run."""
-    from xbench import environment, exits, plan, registry
+    from xbench import environment, exits, noise, options, plan, plans, registry
     from xbench import run as running
+    from xbench import store as storing
     from xbench.reports.progress import show_progress
     from xbench.result import STATUSES
     from xbench.spec import DEVICES, PHASES
 
-    if json not in (None, "-") and not Path(str(json)).parent.is_dir():
-        raise UsageError(f"--json {json}: the folder {Path(str(json)).parent} does not exist")
+    check_target("--json", json)
     allowed = registry.choose("status", allow, list(STATUSES)) if allow else []
-    sources = list(registry.exporters())
-    request = plan.Request(
-        models=tuple(models) if models else tuple(registry.model_names()),
-        size=size,
-        phases=plan.names("phase", phase, list(PHASES)),
-        engines=plan.engine_names(engine),
-        sources=plan.names("source", source, sources),
-        devices=plan.names("EP", ep, list(DEVICES)) if ep else plan.default_devices(),
-        implied=() if ep else ("cuda",),
-        batch=batch,
-        threads=environment.usable_cpus() if threads is None else threads,
-        seed=seed,
-        steps=steps,
-        loss=loss,
-        data=data,
-        rounds=rounds,
-        budget_s=budget,
-        time_limit_s=time_limit,
-        fresh=fresh,
-    )
+    if plan_file is not None:
+        refuse_with_plan(context)
+        request = plans.load(plan_file)
+    else:
+        named, files = plan.split(models or [])
+        request = plan.Request(
+            models=tuple(named) if models else tuple(registry.model_names()),
+            files=tuple(files),
+            size=size,
+            phases=plan.names("phase", phase, list(PHASES)),
+            engines=plan.engine_names(engine),
+            sources=plan.names("source", source, list(registry.exporters())),
+            devices=plan.names("EP", ep, list(DEVICES)) if ep else plan.default_devices(),
+            implied=() if ep else ("cuda",),
+            batch=options.integers("--batch", batch),
+            threads=options.integers("--threads", threads) or (environment.usable_cpus(),),
+            precisions=plan.names("precision", precision, list(plan.MEASURED)),
+            concurrency=options.integers("--concurrency", concurrency),
+            ort_opt=plan.names("optimisation level", ort_opt or None, list(plan.ORT_OPT))
+            if ort_opt
+            else (),
+            options=options.ort_options(session_option or [], provider_option or []),
+            shapes=plan.shapes(shape or []),
+            inputs=inputs,
+            seed=seed,
+            steps=steps,
+            loss=loss,
+            data=data,
+            rounds=rounds,
+            budget_s=options.duration_s("--budget", budget),
+            ci_width=options.share("--ci-width", ci_width),
+            iterations=iterations,
+            soak_s=options.duration_s("--soak", soak),
+            profile=profile,
+            time_limit_s=options.duration_s("--time-limit", time_limit) or 0.0,
+            fresh=fresh,
+        )
+    plan.check(request)
+    if save_plan is not None:
+        plans.save(request, save_plan)
     with show_progress() as progress:
-        document = running.execute(request, progress, sys.argv[1:])
+        document = running.execute(
+            request,
+            progress,
+            sys.argv[1:],
+            noise_file=noise.path_beside(store or storing.default_path()),
+        )
     document = exits.with_exit(document, allow=allowed, strict=strict)
     raise typer.Exit(deliver(document, json, store))
+
+
+def refuse_with_plan(context: typer.Context) -> None:
+    """Raise UsageError for an option that would make the replay of a plan another run."""
+    reported = {"plan_file", "save_plan", "json", "store", "allow", "strict"}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and parameter.name not in reported:
+            raise UsageError(f"--plan replays a run as it was: leave {parameter.opts[0]} out")
+
+
+def check_target(option: str, target: str | None) -> None:
+    """Raise UsageError where the folder of a file to write is not there: before hours of work."""
+    if target not in (None, "-") and not Path(str(target)).parent.is_dir():
+        raise UsageError(f"{option} {target}: the folder {Path(str(target)).parent} does not exist")
+
+
+@app.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="A stored run, `last`, or a JSON file: the baseline")],
+    b: Annotated[str, typer.Argument(help="The one that is held against it")],
+    across_machines: Annotated[
+        bool, typer.Option("--across-machines", help="Speed verdicts across different hardware")
+    ] = False,
+    rerun: Annotated[
+        bool, typer.Option("--rerun", help="Measure both again, side by side, and compare that")
+    ] = False,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(metavar="GATE,...", help="Exit 5 on slower=5%, disagree, missing, memory=10%"),
+    ] = None,
+    md: Annotated[
+        str | None, typer.Option("--md", metavar="FILE|-", help="Write Markdown for a pull request")
+    ] = None,
+    json: Json = None,
+    store: StorePath = None,
+) -> None:
+    """Two runs, case by case: ratio, interval, verdict, and what else differs between them."""
+    from xbench import compare as comparing
+    from xbench import store as storing
+    from xbench.reports import comparison, markdown
+
+    for option, target in (("--json", json), ("--md", md)):
+        check_target(option, target)
+    path = store or storing.default_path()
+    first, second = storing.read(a, path), storing.read(b, path)
+    if fail_on is not None:
+        comparing.check_gate(fail_on)
+    again = measured_again(first, second, path) if rerun else None
+    found = comparing.compare(first, second, across_machines=across_machines, rerun=again)
+    reasons = comparing.gate(found, fail_on) if fail_on is not None else []
+    if json is not None:
+        import msgspec
+
+        write(json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    if md is not None:
+        write(md, markdown.comparison(found).encode())
+    if "-" not in (json, md):
+        with stdout() as console:
+            comparison.show(found, console, reasons)
+    elif reasons:
+        say("; ".join(reasons))
+    raise typer.Exit(GATE_FAILED if reasons else 0)
+
+
+def measured_again(a: Document, b: Document, store: Path) -> Document:
+    """Both sides of a comparison in one interleaved schedule; kept in the store too."""
+    from xbench import compare as comparing
+    from xbench import noise
+    from xbench import rerun as rerunning
+    from xbench import store as storing
+    from xbench.reports.progress import show_progress
+
+    with show_progress() as progress:
+        document = rerunning.rerun(
+            a, b, comparing.pairs(a, b), progress, sys.argv[1:], noise.path_beside(store)
+        )
+    storing.Store(store).save(document)
+    return document
 
 
 @app.command()

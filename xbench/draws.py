@@ -83,20 +83,27 @@ def parameters(
 def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:
     """A copy in which every element went ``ulps`` steps up or down, by a random bit each.
 
+    Steps are counted on the ordered integers that the bits of floats make: what ``nextafter``
+    gives when called ``ulps`` times.
+
     Zeros stay: their neighbours are subnormals, which some engines flush, and a bias that is
-    zero at its initialiser is exact. So do NaN, Inf, and the largest finite where it would go
-    to Inf. Raises ValueError when ``array`` is not of floats.
+    zero at its initialiser is exact. So do NaN, Inf, and what would go to Inf. Raises
+    ValueError when ``array`` is not of floats of 16, 32 or 64 bits.
     """
-    if array.dtype.kind != "f":
+    if array.dtype.kind != "f" or array.dtype.itemsize not in (2, 4, 8):
         raise ValueError(f"cannot perturb {array.dtype} by ULPs: it is not a float")
     words = _stream("perturb", seed, name).random_raw(-(-array.size // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=array.size, bitorder="little")
-    infinity = array.dtype.type(np.inf)
-    with np.errstate(over="ignore", under="ignore"):
-        towards = np.where(bits.reshape(array.shape), infinity, -infinity)
-        moved = array
-        for _ in range(ulps):
-            moved = np.nextafter(moved, towards)
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    integer = np.dtype(f"i{array.dtype.itemsize}")
+    magnitude = np.abs(native).view(integer).astype(np.int64)
+    steps = np.where(bits.reshape(array.shape), np.int64(ulps), np.int64(-ulps))
+    ordered = np.where(np.signbit(native), -magnitude, magnitude) + steps
+    infinity = int(np.array(np.inf, native.dtype).view(integer))
+    moved = np.abs(ordered).clip(max=infinity).astype(integer).view(native.dtype)
+    # A value that lands on zero keeps its sign.
+    negative = np.where(ordered == 0, np.signbit(native), ordered < 0)
+    moved = np.where(negative, -moved, moved)
     return np.where((array != 0) & np.isfinite(moved) & np.isfinite(array), moved, array)
 
 

@@ -66,14 +66,19 @@ def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
     return None
 
 
-def start_peak() -> int:
-    """Start a new memory peak where the kernel allows it; resident bytes of this process now."""
+def resident_bytes() -> int:
+    """What this process holds of memory now, in bytes."""
     import psutil
 
+    return int(psutil.Process().memory_info().rss)
+
+
+def start_peak() -> int:
+    """Start a new memory peak where the kernel allows it; resident bytes of this process now."""
     # Where this is refused, a forked child starts a new peak anyway.
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return int(psutil.Process().memory_info().rss)
+    return resident_bytes()
 
 
 def peak_bytes() -> int:

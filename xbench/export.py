@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from xbench import plan, registry, tensors
+from xbench import plan, registry
 from xbench.errors import XbenchError, unknown
 from xbench.exports import Exported, Exports, default_cache
+from xbench.inputs import Inputs
 from xbench.launch import Launcher
 from xbench.progress import Progress
-from xbench.run import WEIGHTS, verification_batches
+from xbench.run import WEIGHTS
 
 SETS = ("init", "probe")
 
@@ -65,8 +66,7 @@ def export(
     progress.plan(WEIGHTS["export"] * len(cases))
     with Launcher() as launcher:
         exports = Exports(launcher, default_cache(), progress.note)
-        inputs = Path(launcher.scratch.name) / "verify.npz"
-        tensors.save_batches(inputs, verification_batches(request, model))
+        inputs = Inputs(request, Path(launcher.scratch.name), {}).verification(cases[0])
 
         def one(index: int) -> Exported:
             label = f"exporting {model} {size} from {cases[index].source}"

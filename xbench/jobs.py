@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from xbench.bench import Settings
-from xbench.result import OK, Measurement, Profile
-from xbench.spec import Case
+from xbench.result import OK, Measurement, Profile, Soak
+from xbench.spec import Case, Signature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +27,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     ``kind``: ``probe`` (does the engine work on the device), ``measure``, ``observe`` (compute
     what is compared), ``profile``, ``export`` (write a skeleton), ``bind`` (put parameters into
-    skeletons), ``verify`` (check a bound file and compute its outputs).
+    skeletons), ``verify`` (check a bound file and compute its outputs), ``inspect`` (what an ONNX
+    file is), ``soak`` (run for ``settings.budget_s`` and watch).
+    ``extra_s`` is added to the time limit.
+    ``signature`` stands in for the model's specification where ``graph`` is a user's file.
     ``inputs`` is a file written by ``tensors.save_batches``; ``graph`` an ONNX file.
     ``perturbations`` is how many perturbed parameter sets to observe at most within
     ``spread_budget_s``; ``follow_loss`` also trains from the ``init`` parameters, for the losses.
@@ -38,6 +41,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     inputs: str | None = None
     graph: str | None = None
+    signature: Signature | None = None
     parameter_set: str = "init"
     settings: Settings = Settings()
     process: int = 0
@@ -49,6 +53,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     taps: bool = False
     follow_loss: bool = False
     opset: int = 18
+    extra_s: float = 0.0
     targets: Mapping[str, str] = {}
 
 
@@ -64,6 +69,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     measurement: Measurement | None = None
     profile: Profile | None = None
+    soak: Soak | None = None
+    signature: Signature | None = None
     shares: Mapping[str, float] = {}
     digests: Mapping[str, str] = {}
     loss: list[float] = []

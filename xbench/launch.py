@@ -32,6 +32,8 @@ R = TypeVar("R")
 
 START_LIMIT_S = 120.0
 """A host that has not imported its framework by then is taken for dead."""
+COMPILE_CACHE = "XBENCH_COMPILE_CACHE"
+"""Where engines that compile keep what they have compiled."""
 LONGEST_S = 1e8
 """Three years: no time limit is longer, or the system would refuse it."""
 
@@ -203,9 +205,9 @@ class Launcher:
             # An export takes long and nobody times it: the host stays free for its neighbours.
             forks = engine.fork and self.forks and job.kind != "export"
             if forks and job.case.device == "cpu":
-                code = self.fork(engine.name, job_file)
+                code = self.fork(engine.name, job_file, self.time_limit_s + job.extra_s)
             else:
-                code = self.spawn(job_file)
+                code = self.spawn(job_file, self.time_limit_s + job.extra_s)
             report = self.outcome(folder, code)
         except HostDied as error:
             report = Report(status=error.status, reason=str(error), folder=str(folder))
@@ -217,7 +219,7 @@ class Launcher:
             return Report(status="interrupted", reason="stopped while it ran")
         return report
 
-    def fork(self, engine: str, job_file: Path) -> int | None:
+    def fork(self, engine: str, job_file: Path, limit_s: float) -> int | None:
         """Run the job in a child of the engine's host."""
         with self.guard:
             lock = self.locks.setdefault(engine, threading.Lock())
@@ -232,11 +234,21 @@ class Launcher:
             try:
                 if fresh:
                     host.greet()
-                return host.run(job_file, self.time_limit_s)
+                return host.run(job_file, limit_s)
             except BaseException:
                 # Whatever the host is doing now, nobody will hear of it.
                 self.drop(engine, host)
                 raise
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a worker; compiled code is kept for this command, and only for it.
+
+        So the first process of a case pays for compiling with an empty cache, the next ones not.
+        """
+        cache = Path(self.scratch.name) / "compiled"
+        # numpy's own pool is not what is measured: without it a host has one thread when it forks.
+        alone = {"OPENBLAS_NUM_THREADS": "1"}
+        return {COMPILE_CACHE: str(cache)} | worker_environment() | alone
 
     def start_host(self, engine: str) -> Host:
         """Start the host of an engine."""
@@ -247,7 +259,7 @@ class Launcher:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
-                env=worker_environment() | {"OPENBLAS_NUM_THREADS": "1"},
+                env=self.environment(),
             )
         host = Host(process, log)
         with self.guard:
@@ -262,7 +274,7 @@ class Launcher:
             if self.hosts.get(engine) is host:
                 del self.hosts[engine]
 
-    def spawn(self, job_file: Path) -> int | None:
+    def spawn(self, job_file: Path, limit_s: float) -> int | None:
         """Run the job in a new interpreter."""
         with (job_file.parent / "log.txt").open("ab") as log:
             process = self.start(
@@ -270,10 +282,10 @@ class Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=worker_environment(),
+                env=self.environment(),
             )
         try:
-            return process.wait(self.time_limit_s)
+            return process.wait(limit_s)
         except subprocess.TimeoutExpired:
             return None
         finally:

@@ -11,7 +11,6 @@ import numpy as np
 from xbench import bench, draws, numerics
 from xbench.errors import EngineError
 from xbench.runners.base import Arrays, Runner, Trained, Work
-from xbench.spec import PRECISIONS
 
 
 def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Arrays:
@@ -41,7 +40,8 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
 def trained(runner: Runner, work: Work) -> Arrays:
     """Losses, gradients and last parameters of the training steps."""
     result = finite(runner.train())
-    dtype = PRECISIONS[work.case.precision]
+    # What a runner hands out: float32 for every narrower type.
+    dtype = "float64" if work.case.precision == "fp64" else "float32"
     tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
     for step, gradients in enumerate(result.gradients):
         tensors |= {f"gradients/{step}/{name}": value for name, value in gradients.items()}
@@ -58,13 +58,17 @@ def finite(result: Trained) -> Trained:
 
 
 ULPS = {"infer": 1, "train": 16}
-"""How far the parameters are moved to find the spread of a phase.
+"""How far the parameters are moved to find the spread of a phase, in ULPs of the case's precision.
 
 A training step has kinks (ReLU, clips, max-pool) and Adam divides by the gradient's own size: one
 element on the other side of a kink changes a gradient by 1e-4 to 1e-3, and whether it falls there
 is decided by an engine's rounding, which is several ULP of a parameter. docs/decisions/0003 has
 the figures.
 """
+FLOAT32_ULPS = {"bf16": 1 << 16, "fp16": 1 << 13}
+"""ULPs of float32 in one of a narrower type: it has that many fewer bits of mantissa (7 and 10
+against 23). Parameters are float32 before a runner rounds them, also those of a float64 case. A
+float16 that is subnormal (below 6e-5) has larger steps than this."""
 
 
 def spread(
@@ -77,19 +81,23 @@ def spread(
 ) -> tuple[dict[str, float], int]:
     """Largest RMS change of each tensor when every parameter moves by ``ULPS``, and the draws.
 
+    Also for a narrower type than float32 the moved values are exact neighbours only before the
+    runner rounds them: a parameter then moves by ``ULPS`` or, at a power of two, by twice that.
+
     At least two draws are made; then more, up to ``perturbations``, while the budget lasts. A draw
     that turns a tensor into NaN or Inf says nothing about it: an infinite spread would excuse all.
     """
     largest: dict[str, float] = {}
     begin = bench.now()
     done = 0
+    ulps = ULPS[work.case.phase] * FLOAT32_ULPS.get(work.case.precision, 1)
     while done < perturbations and (done < 2 or bench.now() - begin < budget_s):
         moved = {
             name: draws.perturb(
                 value,
                 seed=work.case.seed + 1000 * (done + 1),
                 name=name,
-                ulps=ULPS[work.case.phase],
+                ulps=ulps,
             )
             for name, value in work.parameters.items()
         }

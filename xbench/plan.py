@@ -3,45 +3,71 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from xbench import registry
 from xbench.errors import UsageError, unknown
-from xbench.spec import DEVICES, PHASES, Case, ModelSpec
+from xbench.registry import Engine
+from xbench.spec import DEVICES, PHASES, Case, ModelSpec, Shape
+
+if TYPE_CHECKING:
+    from xbench.files import OnnxFile
+
+MEASURED = ("fp32", "bf16", "fp16")
+"""Precisions that can be asked for; float64 is the reference's."""
+ORT_OPT = ("0", "1", "2", "99")
+"""ONNX Runtime's graph optimisation levels: none, basic, extended, all."""
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A measuring command, checked. ``None`` means the default of the model or the machine.
+    """A measuring command, checked. ``None`` and empty mean the default of the model or machine.
 
     ``implied`` are devices that nobody asked for by name: where they do not work, their cases are
     left out with a note, where a device that was asked for gives ``unavailable``.
+    ``files`` are paths of ONNX files; ``shapes`` gives each of their inputs one shape, or several
+    to cycle through; ``inputs`` is an .npz file for them. ``options`` are ONNX Runtime's, as
+    ``session.KEY`` and ``provider.EP.KEY``. ``rounds`` None: as many as ``schedule`` finds right.
+    ``ci_width`` is the half width of an interval, relative. ``soak_s`` replaces the rounds.
     """
 
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     size: str = "small"
     phases: tuple[str, ...] = PHASES
     engines: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     devices: tuple[str, ...] = ("cpu",)
     implied: tuple[str, ...] = ()
-    batch: int | None = None
-    threads: int = 1
+    batch: tuple[int, ...] = ()
+    threads: tuple[int, ...] = (1,)
+    precisions: tuple[str, ...] = ("fp32",)
+    concurrency: tuple[int, ...] = (1,)
+    ort_opt: tuple[str, ...] = ()
+    options: dict[str, str] = {}
+    shapes: dict[str, tuple[Shape, ...]] = {}
+    inputs: str | None = None
     seed: int = 0
     steps: int = 5
     loss: str | None = None
     data: str | None = None
-    rounds: int = 6
-    budget_s: float = 5.0
+    rounds: int | None = None
+    budget_s: float | None = None
+    ci_width: float | None = None
+    iterations: int | None = None
+    soak_s: float | None = None
+    profile: bool = True
     time_limit_s: float = 600.0
     fresh: str = "fork"
-    cache: Path | None = None
+    cache: str | None = None
 
 
 def shipped_engines() -> list[str]:
     """Engines that are measured when none is named."""
-    return [name for name, engine in registry.engines().items() if engine.shipped]
+    return [n for n, engine in registry.engines().items() if engine.shipped and not engine.optional]
 
 
 def natives(request: Request) -> list[str]:
@@ -60,6 +86,25 @@ def names(kind: str, asked: str | None, known: list[str]) -> tuple[str, ...]:
     return tuple(known if asked is None else registry.choose(kind, asked, known))
 
 
+def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Names of models, and paths of ONNX files: what ends in ``.onnx`` or is a path that exists."""
+    models: list[str] = []
+    files: list[str] = []
+    known = registry.model_names()
+    for word in words:
+        a_file = word not in known and (word.endswith(".onnx") or Path(word).exists())
+        (files if a_file else models).append(word)
+    return list(dict.fromkeys(models)), list(dict.fromkeys(files))
+
+
+def shapes(items: Sequence[str]) -> dict[str, tuple[Shape, ...]]:
+    """The shapes of ``INPUT=SHAPE`` items. Raises UsageError for what is none."""
+    # Not at the top: numpy comes with it, and naming engines does not need numpy.
+    from xbench import files as onnx_files
+
+    return onnx_files.parse_shapes(items)
+
+
 def positive(name: str, value: float) -> None:
     """Raise UsageError unless ``value`` is above zero."""
     if not value > 0:
@@ -68,74 +113,159 @@ def positive(name: str, value: float) -> None:
 
 def check(request: Request) -> None:
     """Raise UsageError for whatever in the request no case could be made of."""
-    for name, value in (
-        ("--rounds", request.rounds),
-        ("--budget", request.budget_s),
-        ("--time-limit", request.time_limit_s),
-        ("--steps", request.steps),
+    for name, numbers in (
+        ("--time-limit", (request.time_limit_s,)),
+        ("--steps", (request.steps,)),
+        ("--rounds", (request.rounds,)),
+        ("--budget", (request.budget_s,)),
+        ("--ci-width", (request.ci_width,)),
+        ("--iterations", (request.iterations,)),
+        ("--soak", (request.soak_s,)),
+        ("--batch", request.batch),
         ("--threads", request.threads),
-        ("--batch", 1 if request.batch is None else request.batch),
+        ("--concurrency", request.concurrency),
     ):
-        positive(name, value)
-    if math.isinf(request.budget_s):
-        raise UsageError("--budget must be finite")
+        for number in numbers:
+            if number is not None:
+                positive(name, number)
+                if math.isinf(number) and name != "--time-limit":
+                    raise UsageError(f"{name} must be finite")
     if not 0 <= request.seed < 2**31:
         raise UsageError(f"--seed must be from 0 to {2**31 - 1}, not {request.seed}")
-    if request.fresh not in ("fork", "spawn"):
-        raise unknown("--fresh", request.fresh, ("fork", "spawn"))
-    for device in request.devices:
-        if device not in DEVICES:
-            raise unknown("EP", device, DEVICES)
+    for name, words, known in (
+        ("--fresh", (request.fresh,), ("fork", "spawn")),
+        ("EP", request.devices, DEVICES),
+        ("precision", request.precisions, MEASURED),
+        ("optimisation level", request.ort_opt, ORT_OPT),
+    ):
+        for word in words:
+            if word not in known:
+                raise unknown(name, word, known)
+    for key in request.options:
+        kind, _, rest = key.partition(".")
+        ep = rest.partition(".")[0]
+        if kind == "provider" and ep not in DEVICES:
+            raise unknown("EP of --provider-option", ep, DEVICES)
     for name in request.models:
         spec = registry.model(name)
         registry.config(spec, request.size)
         if request.loss is not None and request.loss not in spec.losses:
             raise unknown(f"loss of {name}", request.loss, spec.losses)
+    if (request.shapes or request.inputs) and not request.files:
+        raise UsageError("--shape and --inputs are for ONNX files: a model's come from its size")
 
 
-def cases(request: Request) -> list[Case]:
+def cases(request: Request, files: Mapping[str, OnnxFile] | None = None) -> list[Case]:
     """Every case asked for: models by phases by engines (by sources) by devices, in that order.
 
-    Raises UsageError when nothing is left, as with the training phase of an inference engine.
+    Within these, by batch, threads, precision, optimisation level and concurrency. ``files`` are
+    the inspected files of the request, by path. Raises UsageError when nothing is left, as with
+    the training phase of an inference engine, or when a file's shapes are not bound.
     """
     check(request)
-    found = []
-    for name in request.models:
-        spec = registry.model(name)
-        for phase in request.phases:
-            for engine_name in request.engines:
-                engine = registry.engine(engine_name)
-                if phase not in engine.phases:
-                    continue
-                for source in request.sources if engine.onnx else (None,):
-                    for device in request.devices:
-                        found.append(case(request, spec, phase, engine_name, source, device))
+    found = [
+        case
+        for name in request.models
+        for phase in request.phases
+        for engine in request.engines
+        if phase in registry.engine(engine).phases
+        for case in model_cases(request, registry.model(name), phase, registry.engine(engine))
+    ]
+    for path in request.files:
+        found += file_cases(request, (files or {})[path])
     if not found:
         raise UsageError(
             f"nothing to run: {', '.join(request.engines)} cannot {' or '.join(request.phases)}"
         )
-    return found
+    return list({case.key: case for case in found}.values())
 
 
-def case(
-    request: Request, spec: ModelSpec, phase: str, engine: str, source: str | None, device: str
-) -> Case:
-    """One case of a request, with the model's own batch and loss where none was asked for."""
+def model_cases(request: Request, spec: ModelSpec, phase: str, engine: Engine) -> Iterator[Case]:
+    """The cases of a model by one engine, with its own batch and loss where none was asked for."""
     config = registry.config(spec, request.size)
-    batch = request.batch or spec.batch[request.size]
-    return Case(
-        model=spec.name,
-        size=request.size,
-        phase=phase,
-        engine=engine,
-        source=source,
-        device=device,
-        threads=request.threads,
-        batch=batch,
-        shape={item.name: item.at(batch=batch) for item in spec.inputs(config)},
-        loss=(request.loss or spec.losses[0]) if phase == "train" else "",
-        seed=request.seed,
-    )
+    for source in request.sources if engine.onnx else (None,):
+        for device in request.devices:
+            for batch in request.batch or (spec.batch[request.size],):
+                yield from variants(
+                    request,
+                    engine,
+                    Case(
+                        model=spec.name,
+                        size=request.size,
+                        phase=phase,
+                        engine=engine.name,
+                        source=source,
+                        device=device,
+                        batch=batch,
+                        shape={item.name: item.at(batch=batch) for item in spec.inputs(config)},
+                        loss=(request.loss or spec.losses[0]) if phase == "train" else "",
+                        seed=request.seed,
+                    ),
+                )
+
+
+def file_cases(request: Request, file: OnnxFile) -> Iterator[Case]:
+    """The cases of an ONNX file: inference, by the engines that eat ONNX."""
+    from xbench import files as onnx_files
+
+    if request.batch:
+        raise UsageError("--batch is for models: an ONNX file's is in --shape")
+    first, *cycle = onnx_files.shapes_of(file, dict(request.shapes), request.inputs)
+    for name in request.engines:
+        engine = registry.engine(name)
+        if not engine.onnx:
+            continue
+        for device in request.devices:
+            yield from variants(
+                request,
+                engine,
+                Case(
+                    model=file.name,
+                    size="",
+                    phase="infer",
+                    engine=name,
+                    source="file",
+                    device=device,
+                    batch=items(first),
+                    shape=first,
+                    cycle=tuple(cycle),
+                    graph=file.digest[:12],
+                    seed=request.seed,
+                ),
+            )
+
+
+def items(shapes: Mapping[str, Shape]) -> int:
+    """Batch items of a run: the first extent of the first input that has two dimensions or more."""
+    return next((shape[0] for shape in shapes.values() if len(shape) > 1), 1)
+
+
+def variants(request: Request, engine: Engine, case: Case) -> Iterator[Case]:
+    """The case at every thread count, precision and, for ONNX Runtime, level and concurrency."""
+    levels: tuple[str, ...] = request.ort_opt if engine.onnx else ()
+    options = options_for(request.options, case.device) if engine.onnx else {}
+    for threads in request.threads:
+        for precision in request.precisions:
+            for level in levels or ("",):
+                for concurrency in request.concurrency if engine.onnx else (1,):
+                    yield msgspec.structs.replace(
+                        case,
+                        threads=threads,
+                        precision=precision,
+                        concurrency=concurrency,
+                        options=({"ort-opt": level} if level else {}) | options,
+                    )
+
+
+def options_for(options: Mapping[str, str], device: str) -> dict[str, str]:
+    """The options that hold on a device: ``provider.cuda.KEY`` is ``provider.KEY`` on cuda only."""
+    found = {key: value for key, value in options.items() if not key.startswith("provider.")}
+    own = f"provider.{device}."
+    return found | {
+        f"provider.{key.removeprefix(own)}": value
+        for key, value in options.items()
+        if key.startswith(own)
+    }
 
 
 def engine_names(asked: str | None) -> tuple[str, ...]:
@@ -143,6 +273,8 @@ def engine_names(asked: str | None) -> tuple[str, ...]:
     if asked is None:
         return tuple(shipped_engines())
     found = [name.strip() for name in asked.split(",") if name.strip()]
+    if found == ["all"]:
+        return tuple(name for name, engine in registry.engines().items() if engine.shipped)
     for name in found:
         registry.engine(name)
     return names("engine", asked, found or shipped_engines())

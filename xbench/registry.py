@@ -27,8 +27,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     ``module`` is where the runner lives; ``order`` its place in tables; ``native`` says that it
     runs the models' own definitions and may evaluate the float64 reference; ``onnx`` that it eats
     ONNX graphs; ``phases`` what it can run; ``fork`` that its framework can be imported once and
-    forked; ``packages`` are the distributions whose versions describe it; ``shipped`` is false for
-    the runner of the tests.
+    forked; ``packages`` are the distributions whose versions describe it; ``optional`` that it is
+    measured only when named; ``twin`` is the native engine that runs the same without compiling;
+    ``shipped`` is false for the runner of the tests.
     """
 
     name: str
@@ -39,6 +40,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     phases: tuple[str, ...] = ("infer", "train")
     fork: bool = True
     packages: tuple[str, ...] = ()
+    optional: bool = False
+    twin: str = ""
     shipped: bool = True
 
 

@@ -7,10 +7,11 @@ living in ``latency``. Units are in the names: ``_s`` seconds, ``_bytes`` bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
-from xbench.spec import Case
+from xbench.spec import Case, Shape
 
 SCHEMA = 1
 
@@ -33,7 +34,8 @@ class Samples(msgspec.Struct, frozen=True):
 
     ``per_sample`` bodies were timed together when one is shorter than the clock is fine; the
     values are already divided by it. ``warmup`` counts bodies run before and not kept;
-    ``steady`` is false when the warm-up hit its cap while still drifting.
+    ``steady`` is false when the warm-up hit its cap while still drifting. ``device_s`` is the
+    device's own time of the same bodies, by its events, where the engine offers them.
     """
 
     process: int
@@ -42,10 +44,50 @@ class Samples(msgspec.Struct, frozen=True):
     per_sample: int = 1
     warmup: int = 0
     steady: bool = True
+    device_s: list[float] = []
+
+
+class Visit(msgspec.Struct, frozen=True, kw_only=True):
+    """One shape of a cycle in one process: its first run in the session, and later samples."""
+
+    shape: Mapping[str, Shape]
+    first_s: float
+    samples: Samples
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What else the machine did while one process sampled: None where it does not say.
+
+    ``foreign_cpus``: CPUs that other processes kept busy, on average. ``steal``: share of the CPUs'
+    time that a hypervisor gave to others. ``throttled_s``: how long the control group's quota held
+    its processes back. ``throttle_events``: thermal throttling of a core. ``memory_stall``: share
+    of the time in which some process waited for memory. ``swapped_bytes``: read back from swap.
+    ``available_bytes``: memory left at the end.
+    ``gpu``: facts of the GPU's driver, by name (clocks, temperature, throttle reasons, foreign
+    processes).
+    """
+
+    wall_s: float
+    cpus: int
+    own_cpu_s: float
+    foreign_cpus: float | None = None
+    steal: float | None = None
+    throttled_s: float | None = None
+    throttle_events: int | None = None
+    memory_stall: float | None = None
+    swapped_bytes: int | None = None
+    available_bytes: int | None = None
+    gpu: Mapping[str, str] = {}
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """What one fresh process measured of one case."""
+    """What one fresh process measured of one case.
+
+    ``cold``: whether ``compile_s`` was paid with an empty compile cache. ``end_to_end_s``: single
+    bodies with the copies of inputs and outputs, where the timed region has none to leave out.
+    ``per_s``: bodies a second of all threads together, where several call one session.
+    ``effective_precision``: what the arithmetic was done in, where that is not what was asked.
+    """
 
     samples: Samples
     load_s: float
@@ -53,6 +95,42 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     first_run_s: float
     peak_memory_bytes: int
     placement: list[Placement]
+    cold: bool = False
+    visits: list[Visit] = []
+    end_to_end_s: list[float] = []
+    per_s: float | None = None
+    effective_precision: str = ""
+    conditions: Conditions | None = None
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a quantity rose or fell over a soak. The test and the slope: ``stats.trend``.
+
+    ``change`` is the slope times the duration, relative to the median; ``p`` of no trend at all.
+    """
+
+    what: str
+    change: float
+    p: float
+    verdict: str
+
+
+class SoakWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """One stretch of a soak. ``p99_s`` is None where too few bodies ran in it."""
+
+    at_s: float
+    n: int
+    median_s: float
+    p99_s: float | None
+    memory_bytes: int
+
+
+class Soak(msgspec.Struct, frozen=True, kw_only=True):
+    """A case run without pause: raw windows, and trends derived from them."""
+
+    duration_s: float
+    windows: list[SoakWindow]
+    trends: list[Trend] = []
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,6 +233,9 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     """Everything known of a case. A case that did not run has a status and a reason.
 
     ``asked`` is false for a case that only served a verdict: it was computed, not measured.
+    ``compile_cold_s`` was paid with an empty compile cache, ``compile_s`` with a warm one (or by
+    an engine that has none). ``items_per_s``: batch items, from the median, or as counted where
+    several threads call one session. ``conditions``: one entry per process, as ``samples``.
     """
 
     key: str
@@ -168,7 +249,15 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     first_run_s: float | None = None
     load_s: float | None = None
     compile_s: float | None = None
+    compile_cold_s: float | None = None
     peak_memory_bytes: int | None = None
+    items_per_s: float | None = None
+    device_median_s: float | None = None
+    end_to_end_s: float | None = None
+    effective_precision: str = ""
+    visits: list[Visit] = []
+    conditions: list[Conditions] = []
+    soak: Soak | None = None
     placement: list[Placement] = []
     loss: list[float] = []
     profile: Profile | None = None
@@ -178,22 +267,50 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """Derived: time of this case over that of ``to``, paired by round."""
+    """Derived: time of this case over that of ``to``, paired by round, and the verdict on it.
+
+    ``verdict`` (``faster slower same inconclusive``) is by the law of ``speed``: ``p`` of no
+    difference, Holm's correction over ``family`` comparisons included; ``margin`` is the relative
+    difference below which nothing is claimed, ``floor`` the part of it that this machine's own A/A
+    noise asks for (None where it is not known).
+    """
 
     to: str
     ratio: float
     ci_low: float | None
     ci_high: float | None
     rounds: int
+    p: float | None = None
+    family: int = 1
+    margin: float | None = None
+    floor: float | None = None
+    verdict: str = ""
+
+
+class Noise(msgspec.Struct, frozen=True, kw_only=True):
+    """A/A noise of a machine: the same body in fresh processes, one after the other.
+
+    ``pair_sd``: standard deviation of the log ratio of two neighbours, which is what a round of a
+    comparison rests on. ``run_sd``: that of the log median of a whole run, measured one after the
+    other as stored runs are. ``processes`` and ``runs`` say how many they come from.
+    """
+
+    machine: str
+    measured: str
+    pair_sd: float
+    processes: int
+    run_sd: float | None = None
+    runs: int = 0
 
 
 class LossTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Loss of each step for every training case, beside a trivial predictor's.
+    """A trivial predictor's loss, on the batches that a model's training cases of one batch saw.
 
-    ``baseline`` is the loss of ``baseline_name`` (copy the last frame, the mean image, ...) on
-    the same batches.
+    ``baseline`` is the loss of ``baseline_name`` (copy the last frame, the mean image, ...).
     """
 
+    model: str
+    batch: int
     loss: str
     data: str
     baseline_name: str
@@ -201,7 +318,10 @@ class LossTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One invocation: when, with which command line, by which version of xbench."""
+    """One invocation: when, with which command line, by which version of xbench.
+
+    ``request`` is the checked command as ``plan.Request``: what ``--plan`` and ``--rerun`` repeat.
+    """
 
     id: str
     started: str
@@ -209,6 +329,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     xbench: str
     wall_s: float = 0.0
     interrupted: bool = False
+    request: Mapping[str, Any] = {}
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,7 +340,8 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     environments: Mapping[str, Mapping[str, str]]
     cases: list[CaseResult]
     agreements: list[Agreement]
-    losses: LossTable | None = None
+    losses: list[LossTable] = []
+    noise: Noise | None = None
     notes: list[str] = []
     exit_status: int = 0
     exit_reasons: list[str] = []

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
-from xbench import __version__, agree, plan, registry, tensors
+from xbench import __version__, agree, environment, guards, noise, plan, registry, soaking, tensors
+from xbench import files as onnx_files
 from xbench.bench import Settings, now
-from xbench.data import Batches
-from xbench.exports import BATCHES, Exported, Exports, default_cache
+from xbench.exports import Exported, Exports, default_cache
+from xbench.inputs import Inputs
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
 from xbench.plan import Request
@@ -23,10 +25,13 @@ from xbench.result import (
     Agreement,
     Document,
     LossTable,
+    Noise,
     Run,
 )
-from xbench.spec import Case
-from xbench.state import State, results, witness_results
+from xbench.schedule import ROUNDS, Schedule
+from xbench.spec import FILE, Case
+from xbench.state import State, witness_results
+from xbench.state import results as measured_results
 
 PERTURBATIONS = 8
 PROFILED_S = 1.0
@@ -39,45 +44,51 @@ WEIGHTS = {"probe": 2.0, "export": 25.0, "observe": 3.0, "profile": 3.0}
 class Session:
     """The state of one run and its stages, in their order."""
 
-    def __init__(self, request: Request, launcher: Launcher, progress: Progress) -> None:
+    def __init__(
+        self,
+        request: Request,
+        cases: Sequence[Case],
+        inputs: Inputs,
+        launcher: Launcher,
+        progress: Progress,
+        noise_file: Path | None,
+    ) -> None:
         self.request = request
+        self.inputs = inputs
         self.launcher = launcher
         self.progress = progress
-        self.states = {case.key: State(case) for case in plan.cases(request)}
+        self.states = {case.key: State(case) for case in cases}
         self.extra: dict[str, State] = {}
         self.environments: dict[str, dict[str, str]] = {}
         self.natives: list[str] = []
-        self.graphs: dict[tuple[str, str], dict[str, str]] = {}
-        self.data: dict[str, Batches] = {}
-        self.inputs: dict[str, Path] = {}
+        self.graphs: dict[tuple[object, ...], dict[str, str]] = {}
         self.notes: list[str] = []
         self.agreements: list[Agreement] = []
         self.judged = False
-        self.settings = Settings(budget_s=request.budget_s / request.rounds)
+        self.noise_file = noise_file
+        self.noise: Noise | None = None
+        self.schedule = Schedule(
+            rounds=request.rounds,
+            budget_s=request.budget_s,
+            ci_width=request.ci_width,
+            iterations=request.iterations,
+        )
 
     # -- stages ---------------------------------------------------------------------------------
 
     def prepare_data(self) -> None:
-        """Read each model's input batches and write them where workers read them."""
-        request = self.request
-        for name in request.models:
-            spec = registry.model(name)
-            self.data[name] = registry.model_part(name, "data").load(
-                registry.config(spec, request.size),
-                batch=request.batch or spec.batch[request.size],
-                count=request.steps,
-                seed=request.seed,
-                source=request.data,
-            )
-            self.inputs[name] = Path(self.launcher.scratch.name) / f"inputs-{name}.npz"
-            tensors.save_batches(self.inputs[name], self.data[name].inputs)
+        """Read or draw the inputs of every case and write them where workers read them."""
+        for state in self.states.values():
+            self.inputs.prepare(state.case)
 
     def probe(self) -> None:
         """Try every engine on every device; cases of what does not work here end now."""
         wanted = {(s.case.engine, s.case.device): s.case for s in self.states.values()}
-        some = next(iter(self.states.values())).case
-        natives = plan.natives(self.request)
+        # What evaluates the reference; a user's file has none.
+        some = next((s.case for s in self.states.values() if s.case.source != FILE), None)
+        natives = plan.natives(self.request) if some is not None else []
         for native in natives:
+            assert some is not None
             wanted.setdefault((native, "cpu"), agree.single(some, native))
         reports = self.run_jobs(
             [self.job("probe", case) for case in wanted.values()],
@@ -105,70 +116,118 @@ class Session:
 
     def export(self) -> None:
         """Find or make the ONNX file of every case that needs one."""
-        wanted: dict[tuple[str, str | None], list[State]] = {}
+        wanted: dict[tuple[object, ...], list[State]] = {}
         for state in self.running():
-            if state.case.source is not None:
-                wanted.setdefault((state.case.model, state.case.source), []).append(state)
+            case = state.case
+            if case.source == FILE:
+                path = self.inputs.files[case.graph].path
+                self.graphs[self.graph_key(case)] = {"init": path, "probe": path}
+            elif case.source is not None:
+                wanted.setdefault(self.graph_key(case), []).append(state)
         if not wanted:
             return
-        exporting = Exports(
-            self.launcher, self.request.cache or default_cache(), self.progress.note
-        )
+        cache = Path(self.request.cache) if self.request.cache else default_cache()
+        exporting = Exports(self.launcher, cache, self.progress.note)
         groups = list(wanted.values())
         self.progress.plan(WEIGHTS["export"] * len(groups))
-        inputs = {name: self.verification_inputs(name) for name in self.request.models}
+        checked = [self.inputs.verification(states[0].case) for states in groups]
 
-        def one(states: list[State]) -> Exported:
-            case = states[0].case
+        def one(index: int) -> Exported:
+            case = agree.plain(groups[index][0].case)
             with self.progress.task(
                 f"exporting {case.model} {case.size} from {case.source}", WEIGHTS["export"]
             ):
-                return exporting.get(case, inputs[case.model])
+                return exporting.get(case, checked[index])
 
-        for states, exported in zip(groups, self.launcher.map(one, groups), strict=True):
+        made = self.launcher.map(one, range(len(groups)))
+        for key, states, exported in zip(wanted, groups, made, strict=True):
             for state in states:
                 state.fail(Report(status=exported.status, reason=exported.reason))
-            self.graphs[states[0].case.model, exported.source] = exported.graphs
+            self.graphs[key] = exported.graphs
 
     def graph(self, case: Case, kind: str) -> str | None:
         """The ONNX file of a case that eats one, with the parameter set ``kind``."""
-        return self.graphs.get((case.model, case.source or ""), {}).get(kind)
+        return self.graphs.get(self.graph_key(case), {}).get(kind)
 
-    def verification_inputs(self, model: str) -> Path:
-        """One batch of the model's own data for each size that an export is checked at."""
-        path = Path(self.launcher.scratch.name) / f"verify-{model}.npz"
-        tensors.save_batches(path, verification_batches(self.request, model))
-        return path
+    def graph_key(self, case: Case) -> tuple[object, ...]:
+        """What cases that share an ONNX file have in common."""
+        return case.model, case.size, case.source, case.seed, case.graph
+
+    def look_around(self) -> None:
+        """How noisy this machine is, by what is known, and what disturbs it right now."""
+        if not self.running():
+            return
+        devices = {state.case.device for state in self.running()}
+        self.notes += guards.before(sorted(devices), environment.usable_cpus())
+        known = registry.engines()
+        real = all(known[state.case.engine].shipped for state in self.running())
+        if self.noise_file is not None and real:
+            compared = len(self.running()) > 1 and self.request.soak_s is None
+            self.noise = noise.known(self.noise_file, self.launcher, self.progress, renew=compared)
 
     def measure(self) -> None:
         """Rounds over all cases, in a new random order each, one process at a time."""
-        rounds = self.request.rounds
         order = random.Random(self.request.seed)
-        weight = self.settings.budget_s + 1.5
-        self.progress.plan(weight * rounds * len(self.running()))
-        for round_ in range(rounds):
-            states = self.running()
+        expected = self.schedule.rounds or ROUNDS
+        of = f"/{self.schedule.rounds}" if self.schedule.rounds else ""
+        weight = self.schedule.settings([], []).budget_s + 1.5
+        self.progress.plan(weight * expected * len(self.running()))
+        for round_ in itertools.count():
+            states = [s for s in self.running() if self.schedule.wants(s.measurements, s.walls_s)]
+            if not states:
+                return
             order.shuffle(states)
+            if round_ >= expected:
+                self.progress.plan(weight * len(states))
             for state in states:
-                label = f"round {round_ + 1}/{rounds}: {state.case.phase} {state.case.label}"
+                label = f"round {round_ + 1}{of}: {state.case.phase} {state.case.label}"
                 with self.progress.task(label, weight):
                     self.measure_once(state, round_)
 
     def measure_once(self, state: State, round_: int) -> None:
         """One fresh process of one case."""
+        begin = now()
         report = self.launcher.run(
             self.job(
                 "measure",
                 state.case,
                 graph=self.graph(state.case, "init"),
+                settings=self.schedule.settings(state.measurements, state.walls_s),
                 process=len(state.measurements),
                 round=round_,
             )
         )
+        state.walls_s.append(now() - begin)
         state.fail(report)
-        if report.measurement is not None:
-            state.measurements.append(report.measurement)
-            state.digests = dict(report.digests)
+        if report.measurement is None:
+            return
+        if not state.measurements and (reason := self.schedule.too_small(report.measurement)):
+            state.fail(Report(status="failed", reason=reason))
+        state.measurements.append(report.measurement)
+        state.digests = dict(report.digests)
+
+    def soak(self) -> None:
+        """One process of every case in turn, each for as long as was asked for."""
+        duration_s = self.request.soak_s
+        assert duration_s is not None
+        self.progress.plan((duration_s + 1.5) * len(self.running()))
+        for state in self.running():
+            label = f"soaking {state.case.phase} {state.case.label}"
+            with self.progress.task(label, duration_s + 1.5):
+                report = self.launcher.run(
+                    self.job(
+                        "soak",
+                        state.case,
+                        graph=self.graph(state.case, "init"),
+                        settings=Settings(budget_s=duration_s),
+                        extra_s=duration_s,
+                    )
+                )
+            state.fail(report)
+            if report.measurement is not None and report.soak is not None:
+                state.measurements.append(report.measurement)
+                state.digests = dict(report.digests)
+                state.soak = soaking.with_trends(report.soak)
 
     def observe(self) -> None:
         """Compute what is compared, for every case and for the witnesses their verdicts need."""
@@ -177,7 +236,10 @@ class Session:
             self.notes.append("no native engine works here: nothing could be judged in float64")
         for case in agree.witnesses(cases, self.natives):
             self.extra[case.key] = State(case)
+        needed = agree.needed(cases, self.natives)
         states = [*self.running(), *self.extra.values()]
+        # A case that no pair holds against another is only run where its losses are to be shown.
+        states = [s for s in states if s.case.key in needed or s.case.phase == "train"]
         jobs = []
         for state in states:
             spread = state.case == agree.single(state.case, self.natives[0]) if self.natives else 0
@@ -189,7 +251,8 @@ class Session:
                 perturbations=PERTURBATIONS if spread else 0,
                 taps=self.shows_taps(state.case),
                 # Losses are shown from the published initialiser, the start users train from.
-                follow_loss=state.case.phase == "train" and state.case.precision == "fp32",
+                follow_loss=state.case.phase == "train" and state.case.precision != "fp64",
+                every_batch=bool(state.case.cycle),
             )
             jobs.append(job)
         reports = self.run_jobs(jobs, label="computing {0.phase} {0.label}")
@@ -255,8 +318,8 @@ class Session:
                 kind=kind,
                 case=case,
                 folder=str(self.launcher.folder()),
-                inputs=str(self.inputs[case.model]),
-                settings=self.settings,
+                inputs=str(self.inputs.path(case)),
+                signature=self.inputs.signature(case),
             ),
             **more,
         )
@@ -273,33 +336,26 @@ class Session:
             yield report
 
 
-def verification_batches(request: Request, model: str) -> list[dict[str, tensors.Array]]:
-    """One batch of each size of ``exports.BATCHES``, different data in each."""
-    spec = registry.model(model)
-    config = registry.config(spec, request.size)
-    load = registry.model_part(model, "data").load
-    return [
-        load(config, batch=batch, count=1, seed=seed, source=request.data).inputs[0]
-        for seed, batch in enumerate(BATCHES)
-    ]
-
-
-def losses(session: Session) -> LossTable | None:
-    """The trivial predictor's loss on the batches of the training cases."""
-    trained = [s for s in session.states.values() if s.case.phase == "train" and s.loss]
-    if not trained:
-        return None
-    case = trained[0].case
-    part = registry.model_part(case.model, "data")
-    spec = registry.model(case.model)
-    config = registry.config(spec, case.size)
-    batches = session.data[case.model]
-    return LossTable(
-        loss=case.loss,
-        data=printable(batches.description),
-        baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
-        baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
-    )
+def losses(session: Session) -> list[LossTable]:
+    """The trivial predictor's loss on the batches of the training cases, per model and batch."""
+    tables: dict[str, LossTable] = {}
+    for state in session.states.values():
+        case = state.case
+        key = session.inputs.key(case)
+        if case.phase != "train" or not state.loss or key in tables:
+            continue
+        part = registry.model_part(case.model, "data")
+        config = registry.config(registry.model(case.model), case.size)
+        batches = session.inputs.of_model(case)
+        tables[key] = LossTable(
+            model=case.model,
+            batch=case.batch,
+            loss=case.loss,
+            data=printable(batches.description),
+            baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
+            baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
+        )
+    return list(tables.values())
 
 
 def printable(text: str) -> str:
@@ -307,30 +363,54 @@ def printable(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def execute(request: Request, progress: Progress, command: Sequence[str]) -> Document:
+def execute(
+    request: Request,
+    progress: Progress,
+    command: Sequence[str],
+    *,
+    cases: Sequence[Case] | None = None,
+    against: Mapping[str, str] | None = None,
+    speed_only: bool = False,
+    noise_file: Path | None = None,
+) -> Document:
     """Do all of a run. Ctrl-C ends it early and keeps what was measured.
 
+    ``cases`` replaces those of the request; ``against`` names, by key, the case that another's
+    ratio is to, where it is not the usual reference; ``speed_only`` leaves agreements and profiles
+    out. ``noise_file`` holds this machine's A/A noise, measured anew when old; None: not used.
     Raises UsageError for what no case can be made of, DataError for data that cannot be read.
     """
+    plan.check(request)
     started, begin = datetime.now(UTC), now()
     interrupted = False
     with Launcher(fresh=request.fresh, time_limit_s=request.time_limit_s) as launcher:
-        session = Session(request, launcher, progress)
+        files = onnx_files.inspect(request.files, launcher) if request.files else {}
+        chosen = plan.cases(request, files) if cases is None else cases
+        inputs = Inputs(request, Path(launcher.scratch.name), files)
+        session = Session(request, chosen, inputs, launcher, progress, noise_file)
         session.prepare_data()
         try:
             session.probe()
             session.export()
-            session.measure()
-            session.observe()
-            session.judge()
-            session.profile()
+            session.look_around()
+            if request.soak_s is None:
+                session.measure()
+            else:
+                session.soak()
+            if not speed_only:
+                session.observe()
+                session.judge()
+            if request.profile and not speed_only:
+                session.profile()
         except KeyboardInterrupt:
             interrupted = True
             launcher.stop()
-            if not session.judged:
+            if not session.judged and not speed_only:
                 session.judge()
-        cases = [
-            *results(list(session.states.values()), session.natives),
+        results = [
+            *measured_results(
+                list(session.states.values()), session.natives, session.noise, against or {}
+            ),
             *witness_results(list(session.extra.values())),
         ]
     return Document(
@@ -342,10 +422,12 @@ def execute(request: Request, progress: Progress, command: Sequence[str]) -> Doc
             xbench=__version__,
             wall_s=now() - begin,
             interrupted=interrupted,
+            request=msgspec.json.decode(msgspec.json.encode(request)),
         ),
         environments=session.environments,
-        cases=cases,
+        cases=results,
         agreements=session.agreements,
         losses=losses(session),
+        noise=session.noise,
         notes=session.notes,
     )

@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 PHASES = ("infer", "train")
 DEVICES = ("cpu", "cuda")
 SOURCES = ("torch", "tf")
-PRECISIONS = {"fp32": "float32", "fp64": "float64"}
+FILE = "file"
+"""Source of a graph that is a user's ONNX file."""
+PRECISIONS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}
+"""What parameters, inputs and arithmetic are asked to be in, by the command line's name."""
+Shape = tuple[int, ...]
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
@@ -131,8 +135,42 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         return total
 
 
+class Signature(msgspec.Struct, frozen=True, kw_only=True):
+    """Inputs and outputs of an ONNX file, which has no ``ModelSpec``: names, dtypes and shapes."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+
+def file_spec(name: str, signature: Signature) -> ModelSpec:
+    """What stands for the specification of a user's ONNX file: inputs, outputs, and no parameters.
+
+    It has one size, which is called by no name.
+    """
+    return ModelSpec(
+        name=name,
+        title=name,
+        paper="",
+        sizes={"": None},
+        batch={"": 1},
+        parameters=lambda _: (),
+        inputs=lambda _: signature.inputs,
+        outputs=lambda _: signature.outputs,
+        taps=lambda _: (),
+        losses=(),
+        optimizer=Adam(),
+        data="",
+    )
+
+
 class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """One cell to measure. Two cases with equal fields are the same experiment."""
+    """One cell to measure. Two cases with equal fields are the same experiment.
+
+    ``graph`` is the digest of a user's ONNX file (``source`` is then ``file``): a file is known by
+    its content. ``cycle`` holds the shapes that follow ``shape`` in turn in the same session.
+    ``concurrency`` is how many threads call one session at once. ``arm`` tells two measurements of
+    one experiment apart, as the sides of a comparison that is measured again.
+    """
 
     model: str
     size: str
@@ -144,7 +182,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
     threads: int = 1
     precision: str = "fp32"
     batch: int = 1
-    shape: Mapping[str, tuple[int, ...]] = {}
+    shape: Mapping[str, Shape] = {}
+    cycle: tuple[Mapping[str, Shape], ...] = ()
+    concurrency: int = 1
+    graph: str = ""
+    arm: str = ""
     draws: str = "fed"
     loss: str = ""
     options: Mapping[str, str] = {}
@@ -155,9 +197,24 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
         """What a table calls the case: engine, source, device and precision where not fp32."""
         engine = self.engine if self.source is None else f"{self.engine}({self.source})"
         precision = "" if self.precision == "fp32" else f" {self.precision}"
-        return f"{engine} {self.device}{precision}"
+        arm = f" {self.arm}" if self.arm else ""
+        return f"{engine} {self.device}{precision}{arm}"
 
     @property
     def key(self) -> str:
-        """Ten hex digits that name the case within a run."""
-        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:10]
+        """Ten hex digits that name the experiment: over every field that is not at its default.
+
+        A field that a later version adds therefore leaves the keys of stored runs as they are.
+        """
+        defaults = msgspec.to_builtins(PLAIN)
+        fields = {
+            name: value
+            for name, value in msgspec.to_builtins(self).items()
+            if name in REQUIRED or value != defaults[name]
+        }
+        return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()[:10]
+
+
+PLAIN = Case(model="", size="", phase="", engine="", device="")
+"""Every field of a case at its default."""
+REQUIRED = ("model", "size", "phase", "engine", "device")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
-from xbench import stats
+from xbench import guards, plan, speed, stats
 from xbench.exports import side_of
 from xbench.jobs import Report
-from xbench.result import OK, CaseResult, Measurement, Profile, Ratio
+from xbench.noise import floor
+from xbench.result import OK, CaseResult, Latency, Measurement, Noise, Profile, Ratio, Soak
 from xbench.spec import Case
 from xbench.verdict import Side
 
@@ -26,6 +27,8 @@ class State:
     status: str = OK
     reason: str = ""
     measurements: list[Measurement] = field(default_factory=list)
+    walls_s: list[float] = field(default_factory=list)
+    soak: Soak | None = None
     observed: Report | None = None
     loss: list[float] = field(default_factory=list)
     profile: Profile | None = None
@@ -51,9 +54,24 @@ class State:
         return side_of(self.case, self.observed)
 
 
-def results(states: Sequence[State], natives: Sequence[str]) -> list[CaseResult]:
-    """Every case asked for, with what is known of it; ratios are to the reference engine's."""
-    return [measured_result(state, ratio(state, states, natives)) for state in states]
+def results(
+    states: Sequence[State],
+    natives: Sequence[str],
+    noise: Noise | None,
+    against: Mapping[str, str],
+) -> list[CaseResult]:
+    """Every case asked for, with what is known of it.
+
+    Ratios are to the case that ``against`` names, by key, else to the reference engine's.
+    """
+    found = [ratio(state, reference(state, states, natives, against)) for state in states]
+    present = [item for item in found if item is not None]
+    floors = [None if noise is None else floor(noise, item.rounds) for item in present]
+    judged = iter(speed.judge(present, floors))
+    return [
+        measured_result(state, None if item is None else next(judged))
+        for state, item in zip(states, found, strict=True)
+    ]
 
 
 def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
@@ -63,7 +81,8 @@ def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
     if state.ok and not measured:
         status, reason = INTERRUPTED, "the run was stopped before this case was measured"
     samples = [m.samples for m in measured]
-    compiles = [m.compile_s for m in measured if m.compile_s is not None]
+    latency = stats.latency(samples) if samples else None
+    conditions = [m.conditions for m in measured if m.conditions is not None]
     return CaseResult(
         key=state.case.key,
         case=state.case,
@@ -71,12 +90,22 @@ def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
         reason=reason,
         digests=state.digests,
         samples=samples,
-        latency=stats.latency(samples) if samples else None,
+        latency=latency,
         ratio=ratio,
-        first_run_s=statistics.median(m.first_run_s for m in measured) if measured else None,
-        load_s=statistics.median(m.load_s for m in measured) if measured else None,
-        compile_s=statistics.median(compiles) if compiles else None,
+        first_run_s=middle(m.first_run_s for m in measured),
+        load_s=middle(m.load_s for m in measured),
+        compile_s=middle(m.compile_s for m in measured if not m.cold),
+        compile_cold_s=middle(m.compile_s for m in measured if m.cold),
         peak_memory_bytes=max((m.peak_memory_bytes for m in measured), default=None),
+        items_per_s=items_per_s(state, latency),
+        device_median_s=middle(
+            statistics.median(m.samples.device_s) for m in measured if m.samples.device_s
+        ),
+        end_to_end_s=middle(statistics.median(m.end_to_end_s) for m in measured if m.end_to_end_s),
+        effective_precision=measured[0].effective_precision if measured else "",
+        visits=[visit for m in measured for visit in m.visits],
+        conditions=conditions,
+        soak=state.soak,
         placement=[
             msgspec.structs.replace(p, time_share=state.shares.get(p.ep, p.time_share))
             for p in (measured[0].placement if measured else [])
@@ -84,8 +113,25 @@ def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
         loss=state.loss,
         profile=state.profile,
         environment=state.environment,
-        notes=state.notes,
+        notes=[*state.notes, *guards.warnings(conditions)],
     )
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are there; None where none is."""
+    found = [value for value in values if value is not None]
+    return statistics.median(found) if found else None
+
+
+def items_per_s(state: State, latency: Latency | None) -> float | None:
+    """Batch items a second: from the median, or as counted where several threads ran."""
+    if latency is None:
+        return None
+    if state.case.cycle:
+        items = sum(plan.items(shape) for shape in (state.case.shape, *state.case.cycle))
+        return items / latency.median_s
+    counted = middle(m.per_s for m in state.measurements)
+    return state.case.batch * (1 / latency.median_s if counted is None else counted)
 
 
 def witness_results(states: Sequence[State]) -> list[CaseResult]:
@@ -108,23 +154,48 @@ def witness_results(states: Sequence[State]) -> list[CaseResult]:
     return found
 
 
-def ratio(state: State, states: Sequence[State], natives: Sequence[str]) -> Ratio | None:
-    """Time relative to the first native engine on the cpu, else to the first case measured."""
-    experiment = (state.case.model, state.case.size, state.case.phase)
-    peers = [
-        peer
-        for peer in states
-        if peer.measurements and (peer.case.model, peer.case.size, peer.case.phase) == experiment
-    ]
-    if not state.measurements:
-        return None
-    first = next(
-        (p for p in peers if p.case.engine in natives[:1] and p.case.device == "cpu"), peers[0]
-    )
-    if first is state:
+def ratio(state: State, to: State | None) -> Ratio | None:
+    """Time of a case relative to another's; None where either was not measured."""
+    if to is None or not state.measurements or not to.measurements:
         return None
     return stats.ratio(
         [m.samples for m in state.measurements],
-        [m.samples for m in first.measurements],
-        first.case.key,
+        [m.samples for m in to.measurements],
+        to.case.key,
     )
+
+
+def reference(
+    state: State, states: Sequence[State], natives: Sequence[str], against: Mapping[str, str]
+) -> State | None:
+    """What a case's time is held against: the first native engine on the cpu, else the first case.
+
+    The one in the same setting (threads, precision, concurrency); the reference of a setting is
+    itself held against the first case of the same batch. None where that is the case itself.
+    """
+    if against:
+        named = against.get(state.case.key)
+        return next((other for other in states if other.case.key == named), None)
+    peers = [
+        peer
+        for peer in states
+        if peer.measurements
+        and experiment(peer.case) == experiment(state.case)
+        and peer.case.batch == state.case.batch
+    ]
+    alike = [peer for peer in peers if setting(peer.case) == setting(state.case)]
+    native = [p for p in alike if p.case.engine in natives[:1] and p.case.device == "cpu"]
+    first = next(iter([*native, *alike, *peers]), None)
+    if first is state:
+        first = peers[0]
+    return None if first is state else first
+
+
+def experiment(case: Case) -> tuple[str, ...]:
+    """Cases alike in these stand in one table."""
+    return case.model, case.size, case.phase, case.graph
+
+
+def setting(case: Case) -> tuple[object, ...]:
+    """Cases of one experiment that are alike in these were measured in the same setting."""
+    return case.threads, case.precision, case.concurrency

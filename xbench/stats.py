@@ -22,6 +22,8 @@ MIN_FOR_P90 = 64
 MIN_FOR_P99 = 662
 """Values from which a tail quantile is reported: six are then expected beyond it."""
 CONFIDENCE = 0.95
+MIN_FOR_TREND = 10
+"""Values in a row from which a trend is told from chance."""
 
 
 def latency(samples: Sequence[Samples]) -> Latency:
@@ -59,8 +61,9 @@ def ratio(a: Sequence[Samples], b: Sequence[Samples], to: str) -> Ratio | None:
     """Time of ``a`` over time of ``b`` (the case ``to``), paired by round; None without a pair.
 
     The estimate is the geometric mean of the ratios of process medians (of their median where a
-    round has several processes), with the t interval on the paired log ratios; the interval is
-    None under ``MIN_FOR_INTERVAL`` common rounds. Raises ValueError as ``latency`` does.
+    round has several processes), with the t interval on the paired log ratios, and ``p`` the
+    two-sided chance of a mean as far from 0 where there is no difference. Both are None under
+    ``MIN_FOR_INTERVAL`` common rounds. Raises ValueError as ``latency`` does.
     """
     times_a, times_b = _round_times(a), _round_times(b)
     logs = [
@@ -71,7 +74,63 @@ def ratio(a: Sequence[Samples], b: Sequence[Samples], to: str) -> Ratio | None:
         return None
     estimate = math.exp(statistics.fmean(logs))
     low, high = _interval(estimate, logs, 1.0)
-    return Ratio(to=to, ratio=estimate, ci_low=low, ci_high=high, rounds=len(logs))
+    return Ratio(to=to, ratio=estimate, ci_low=low, ci_high=high, rounds=len(logs), p=_chance(logs))
+
+
+def half_width(latency: Latency) -> float | None:
+    """The further end of the interval of a median, relative to it; None without an interval."""
+    if latency.ci_low_s is None or latency.ci_high_s is None:
+        return None
+    furthest = max(latency.ci_high_s - latency.median_s, latency.median_s - latency.ci_low_s)
+    return furthest / latency.median_s
+
+
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """Whether a series in equal steps rises or falls: its relative change, and p of no trend.
+
+    The change is the Theil-Sen slope (Sen 1968) times the length, over the median. p is that of the
+    Mann-Kendall test (Kendall 1975), its variance widened for the lag-1 correlation r of what the
+    slope leaves, by (1 + r) / (1 - r): neighbouring windows of one process are not independent.
+    Raises ValueError under ``MIN_FOR_TREND`` values.
+    """
+    n = len(values)
+    if n < MIN_FOR_TREND:
+        raise ValueError(f"a trend needs {MIN_FOR_TREND} values, not {n}")
+    y = np.asarray(values, np.float64)
+    i, j = np.triu_indices(n, k=1)
+    steps = y[j] - y[i]
+    slope = float(np.median(steps / (j - i)))
+    centre = float(np.median(y))
+    change = slope * (n - 1) / centre if centre else 0.0
+    _, ties = np.unique(y, return_counts=True)
+    variance = (
+        n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())
+    ) / 18.0
+    rest = y - slope * np.arange(n)
+    rest = rest - rest.mean()
+    power = float(rest @ rest)
+    r = float(rest[1:] @ rest[:-1]) / power if power else 0.0
+    # The estimate is low by (1 + 3 r) / n (Kendall 1954).
+    r = min(0.95, max(0.0, r + (1.0 + 3.0 * r) / n))
+    variance *= (1.0 + r) / (1.0 - r)
+    score = float(np.sign(steps).sum())
+    if not variance or not score:
+        return change, 1.0
+    z = (abs(score) - 1.0) / math.sqrt(variance)
+    return change, min(1.0, math.erfc(max(z, 0.0) / math.sqrt(2.0)))
+
+
+def _chance(logs: Sequence[float]) -> float | None:
+    """p of Student's t test that the mean of ``logs`` is 0; None where there are too few."""
+    n = len(logs)
+    if n < MIN_FOR_INTERVAL:
+        return None
+    from scipy.special import stdtr
+
+    mean, deviation = statistics.fmean(logs), statistics.stdev(logs)
+    if deviation == 0:
+        return 1.0 if mean == 0 else 0.0
+    return 2.0 * float(stdtr(n - 1, -abs(mean) * math.sqrt(n) / deviation))
 
 
 def _process_medians(samples: Sequence[Samples]) -> dict[tuple[int, int], float]:

@@ -18,7 +18,7 @@ The verdict on a pair is the worst over its tensors.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -34,6 +34,9 @@ PARITY = 1e-9
 models was seen at 3e-15, and a wrong definition is not within a million times that."""
 BEYOND = 10.0
 """How many times the limit an error must exceed to be called a disagreement."""
+
+EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10}
+"""Distance from 1 to the next number, by precision."""
 
 Array = np.ndarray[Any, Any]
 
@@ -66,13 +69,15 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
     ``reference``: the float64 evaluation. ``source``: the engine whose own error is the measure;
     None when the judged side is that engine, which must not be its own excuse. ``spread``: the
     engine whose spread is known (a property of the function, so one engine's serves all).
-    ``terms`` is K, how many terms a result may sum: the elements of the inputs.
+    ``terms`` is K, how many terms a result may sum: the elements of the inputs. ``precision`` is
+    the judged side's, whose eps rounding is reckoned in.
     """
 
     reference: Side
     source: Side | None
     spread: Side | None
     terms: int = 1
+    precision: str = "fp32"
 
 
 def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
@@ -105,7 +110,47 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
     )
 
 
-def not_comparable(sides: tuple[Side, ...]) -> str:
+def judge_alone(a: Side, b: Side, what: str) -> Agreement:
+    """Hold ``a`` against ``b`` without a float64 reference: only what is certain is a verdict.
+
+    Bitwise equal: ``agree``. Another shape, dtype or NaN/Inf mask: ``disagree``. Otherwise the
+    difference is shown, and whether rounding explains it is not known: ``inconclusive``.
+    """
+    if problem := not_comparable((a, b)):
+        return inconclusive(a.key, b.key, what, problem)
+    names = [name for name in b.tensors if name.startswith(what + "/")]
+    missing = [name for name in names if name not in a.tensors]
+    if missing or not names:
+        sentence = f"{a.label} has no {missing[0] if missing else what}, which {b.label} has"
+        return inconclusive(a.key, b.key, what, sentence)
+    metrics = [numerics.compare(name, a.tensors[name], b.tensors[name]) for name in names]
+    wrong = next((metric for metric in metrics if metric.problem), None)
+    other = max(metrics, key=lambda metric: metric.scaled or 0.0)
+    if wrong is not None and a.tensors[wrong.name].size:
+        verdict = DISAGREE
+        sentence = f"{a.label} and {b.label} differ in {wrong.name}: {wrong.problem}"
+    elif all(metric.bitwise_equal for metric in metrics):
+        verdict = AGREE
+        sentence = f"{a.label} and {b.label} are bitwise equal in all {len(names)} {what}"
+    else:
+        verdict = INCONCLUSIVE
+        sentence = (
+            f"{a.label} is off {b.label} in {other.name} by {other.scaled or 0.0:.2g} of its "
+            "largest value; without a float64 reference nobody knows whether rounding explains it"
+        )
+    return Agreement(
+        a=a.key,
+        b=b.key,
+        what=what,
+        tensors=metrics,
+        evidence=None,
+        tolerance=None,
+        verdict=verdict,
+        sentence=sentence,
+    )
+
+
+def not_comparable(sides: Sequence[Side]) -> str:
     """Why the sides cannot be compared; empty when they can."""
     for key in ("parameters", "inputs"):
         if len({side.digests.get(key) for side in sides}) > 1:
@@ -146,7 +191,7 @@ def float32_limits(
     name: str, evidences: Evidences, truth: Array, scale: float
 ) -> tuple[dict[str, float], Evidence]:
     """The candidates for the limit of one float32 tensor, by name, and their evidence."""
-    rounding = 4.0 * float(np.finfo(np.float32).eps) * scale
+    rounding = 4.0 * EPS[evidences.precision] * scale
     of_a_sum = rounding * evidences.terms**0.5
     if evidences.source is None:
         rounding = of_a_sum

@@ -25,6 +25,7 @@ import msgspec
 from xbench import environment, registry
 from xbench.errors import EngineError
 from xbench.jobs import REPORT, TENSORS, Job, Report
+from xbench.spec import FILE, ModelSpec, file_spec
 
 if TYPE_CHECKING:
     from xbench.runners.base import Runner, Work
@@ -43,12 +44,20 @@ def runner_of(job: Job) -> Runner:
     return runner
 
 
+def spec_of(job: Job) -> ModelSpec:
+    """The specification of a model, or what stands for it where the case is a user's file."""
+    if job.signature is not None:
+        return file_spec(job.case.model, job.signature)
+    return registry.model(job.case.model)
+
+
 def parameters_of(job: Job, kind: str) -> dict[str, Any]:
-    """The canonical parameters of a case: in float32, which float64 widens."""
+    """The canonical parameters of a case: in float32, which other precisions are cast from."""
     from xbench import draws
 
-    spec = registry.model(job.case.model)
-    return draws.parameters(spec, job.case.size, kind, job.case.seed)
+    if job.case.source == FILE:
+        return {}
+    return draws.parameters(spec_of(job), job.case.size, kind, job.case.seed)
 
 
 def work_of(job: Job) -> Work:
@@ -56,8 +65,7 @@ def work_of(job: Job) -> Work:
     from xbench import tensors
     from xbench.runners.base import Work
 
-    case = job.case
-    spec = registry.model(case.model)
+    case, spec = job.case, spec_of(job)
     assert job.inputs is not None, "a job that loads a model has inputs"
     return Work(
         case=case,
@@ -76,31 +84,28 @@ def probe(job: Job) -> Report:
     return Report(facts={**environment.facts(packages), **facts})
 
 
+def inspect(job: Job) -> Report:
+    """What an ONNX file is, and that the engine can open it."""
+    from xbench.exporters import inspect as inspecting
+
+    assert job.graph is not None
+    signature, facts = inspecting.inspect(Path(job.graph))
+    return Report(signature=signature, facts=facts)
+
+
 def measure(job: Job) -> Report:
     """Load, first run and samples of a case, and the memory they took."""
-    from xbench import bench
-    from xbench.result import Measurement
+    from xbench import measuring
 
-    runner, work = runner_of(job), work_of(job)
-    before = environment.start_peak()
-    load_s = bench.timed(lambda: runner.load(work))
-    compile_s = bench.timed(runner.compile) if runner.compiles else None
-    first_run_s = bench.timed(runner.run)
-    runner.check()
-    samples = bench.measure(
-        runner.run, job.settings, process=job.process, round_=job.round, reset=runner.reset
-    )
-    peak = environment.peak_bytes()
-    runner.check()
-    measurement = Measurement(
-        samples=samples,
-        load_s=load_s,
-        compile_s=compile_s,
-        first_run_s=first_run_s,
-        peak_memory_bytes=max(0, peak - before),
-        placement=runner.placement(),
-    )
-    return Report(measurement=measurement, digests=digests(work))
+    work = work_of(job)
+    measurement, soak = measuring.measure(runner_of(job), work, job)
+    return Report(measurement=measurement, soak=soak, digests=digests(work))
+
+
+def noise(job: Job) -> Report:
+    """Samples of a body that needs no model and no inputs."""
+    report: Report = registry.load(registry.engine(job.case.engine).module).sample(job)
+    return report
 
 
 def digests(work: Work) -> dict[str, str]:
@@ -111,7 +116,10 @@ def digests(work: Work) -> dict[str, str]:
         "parameters": data.digest(work.parameters),
         "inputs": tensors.digest_batches(work.batches),
     }
-    if work.graph is not None:
+    if work.case.source == FILE:
+        # Of its external data too, which the parent has read once for all.
+        found["graph"] = work.case.graph
+    elif work.graph is not None:
         found["graph"] = tensors.digest_file(work.graph)
     return found
 
@@ -153,7 +161,7 @@ def export(job: Job) -> Report:
     """Write the skeleton of a model to the target ``skeleton``."""
     assert job.case.source is not None
     exporter = registry.load(registry.exporter(job.case.source).module)
-    spec = registry.model(job.case.model)
+    spec = spec_of(job)
     facts = exporter.export(
         spec, registry.config(spec, job.case.size), Path(job.targets["skeleton"]), opset=job.opset
     )
@@ -187,7 +195,10 @@ def verify(job: Job) -> Report:
 
 KINDS: dict[str, Callable[[Job], Report]] = {
     "probe": probe,
+    "inspect": inspect,
     "measure": measure,
+    "soak": measure,
+    "noise": noise,
     "observe": observe,
     "profile": profile,
     "export": export,

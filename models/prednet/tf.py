@@ -21,6 +21,23 @@ def hard_sigmoid(x: Tensor) -> Tensor:
     return tf.raw_ops.ClipByValue(t=0.2 * x + 0.5, clip_value_min=zero, clip_value_max=one)
 
 
+@tf.custom_gradient  # type: ignore[untyped-decorator]
+def doubled(x: Tensor) -> tuple[Tensor, Any]:
+    """Nearest, to twice the height and width: XLA on the CPU has no ResizeNearestNeighborGrad.
+
+    Elsewhere that kernel is used, so that neither the numbers of eager TensorFlow nor the exported
+    graph depend on this. The gradient of a pixel is the sum over the four that it became.
+    """
+    _, height, width, channels = x.shape
+    larger = tf.raw_ops.ResizeNearestNeighbor(images=x, size=[2 * height, 2 * width])
+
+    def gradient(upstream: Tensor) -> Tensor:
+        blocks = tf.reshape(upstream, [-1, height, 2, width, 2, channels])
+        return tf.reduce_sum(blocks, axis=[2, 4])
+
+    return larger, gradient
+
+
 class PredNet(tf.Module):  # type: ignore[misc]
     """Frames (batch, time, height, width, channels) in [0, 1] -> the prediction of each frame.
 
@@ -31,6 +48,8 @@ class PredNet(tf.Module):  # type: ignore[misc]
         super().__init__()
         self.config = config
         self.parameters = dict(parameters)
+        self.xla = False
+        """Set by an engine that compiles with XLA, before it calls."""
 
     def conv(self, name: str, x: Tensor) -> Tensor:
         kernel, bias = self.parameters[f"{name}.weight"], self.parameters[f"{name}.bias"]
@@ -38,6 +57,8 @@ class PredNet(tf.Module):  # type: ignore[misc]
 
     def upsample(self, layer: int, x: Tensor) -> Tensor:
         """Nearest, to the extent of ``layer``. (tile + reshape would cost Transposes in ONNX.)"""
+        if self.xla:
+            return doubled(x)
         return tf.raw_ops.ResizeNearestNeighbor(images=x, size=list(self.config.extent(layer)))
 
     def initial_state(self, frame: Tensor) -> State:

@@ -1,0 +1,55 @@
+"""Power: how often is a planted slow-down found, at the default budget of a cheap case?
+
+    .venv/bin/python benchmarks/power.py [--trials 40] [--percent 5 3]
+
+A trial measures three arms in one run: a fixed body, and the same body with so many percent more
+work (more matrices to multiply: real work, not a pause). Trials share nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import math
+import statistics
+
+from benchmarks import arms
+from xbench.runners.noise import MATRICES
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--percent", type=float, nargs="+", default=[5.0, 3.0])
+    options = parser.parse_args()
+    base = 4 * MATRICES  # Large enough that a percent is several matrices.
+    work = {percent: round(base * (1 + percent / 100)) for percent in options.percent}
+    verdicts: dict[float, collections.Counter[str]] = collections.defaultdict(collections.Counter)
+    ratios = collections.defaultdict(list)
+    rounds = []
+    for trial in range(options.trials):
+        asked = arms.request("noise")
+        names = ["base", *(f"plus{percent:g}" for percent in work)]
+        planted = {f"plus{percent:g}": {"matrices": str(n)} for percent, n in work.items()}
+        cases = arms.arms(asked, names, {"base": {"matrices": str(base)}} | planted)
+        found = arms.by_arm(
+            arms.measure(asked, cases, {case.key: cases[0].key for case in cases[1:]})
+        )
+        for percent in work:
+            ratio = found[f"plus{percent:g}"].ratio
+            assert ratio is not None
+            verdicts[percent][ratio.verdict] += 1
+            ratios[percent].append(math.log(ratio.ratio))
+            rounds.append(ratio.rounds)
+        print(f"trial {trial + 1}: {dict(verdicts)}", flush=True)
+    for percent, n in work.items():
+        slower = verdicts[percent]["slower"]
+        print(
+            f"planted {n / base - 1:.1%}: slower in {slower} of {options.trials} "
+            f"({slower / options.trials:.0%}), {dict(verdicts[percent])}; median ratio "
+            f"{math.exp(statistics.median(ratios[percent])):.3f}, {statistics.median(rounds):g} rounds"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""How often each case is measured, and for how long: rounds, budget, precision.
+
+A fresh process is one observation, so more processes are worth more than longer ones. Where a
+replicate is cheap there are many of them; where it is not, the least that gives an interval which
+holds. A budget that was asked for is kept; the default one gives way to a body that is longer.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from xbench import stats
+from xbench.bench import Settings
+from xbench.result import Measurement
+
+CHEAP_S = 1.0
+"""A replicate that takes no longer is cheap: process, load, compile, first run and samples."""
+CHEAP_ROUNDS = 20
+"""Rounds of a cheap case: with the paired ratios seen here (standard deviation 3.6 %, heavy tail)
+they find a 5 % slow-down in 91 to 100 of 100 trials, where 6 find it in 60 to 75."""
+ROUNDS = 6
+"""Rounds of any other case, and the least before ``ci_width`` may stop one."""
+BUDGET_S = 5.0
+"""Seconds of warm-up and samples per case, unless asked for otherwise."""
+PRECISE_BUDGET_S = 60.0
+"""The same where a width is asked for, which ends most cases before."""
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked for; see ``plan.Request``."""
+
+    rounds: int | None = None
+    budget_s: float | None = None
+    ci_width: float | None = None
+    iterations: int | None = None
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of warm-up and samples that a case may take over all its processes."""
+        if self.budget_s is not None:
+            return self.budget_s
+        return BUDGET_S if self.ci_width is None else PRECISE_BUDGET_S
+
+    def settings(self, done: Sequence[Measurement], walls_s: Sequence[float]) -> Settings:
+        """How long the next process of a case samples. ``walls_s``: of its processes so far."""
+        rounds = self.rounds or (CHEAP_ROUNDS if cheap(walls_s) else ROUNDS)
+        share = (BUDGET_S if self.budget_s is None else self.budget_s) / rounds
+        strict = self.budget_s is not None
+        return Settings(
+            budget_s=share,
+            # A budget that was asked for buys what it buys; else each process gets its samples.
+            min_samples=1 if strict else Settings().min_samples,
+            iterations=self.iterations,
+        )
+
+    def wants(self, done: Sequence[Measurement], walls_s: Sequence[float]) -> bool:
+        """Whether a case is to be measured in another process."""
+        if not done:
+            return True
+        if self.precise(done):
+            return False
+        if self.rounds is not None:
+            return len(done) < self.rounds
+        if self.budget_s is not None or self.ci_width is not None:
+            # The next one will take what the last one took.
+            spent_s = sum(sampling_s(one) for one in done) + sampling_s(done[-1])
+            if self.iterations is None and spent_s > 1.1 * self.total_s:
+                return False
+        if self.ci_width is not None:
+            return True
+        return len(done) < (CHEAP_ROUNDS if cheap(walls_s) else ROUNDS)
+
+    def precise(self, done: Sequence[Measurement]) -> bool:
+        """Whether the interval of a case is as narrow as was asked for."""
+        if self.ci_width is None or len(done) < ROUNDS:
+            return False
+        width = stats.half_width(stats.latency([one.samples for one in done]))
+        return width is not None and width <= self.ci_width
+
+    def too_small(self, first: Measurement) -> str:
+        """Why the budget does not hold one sample of a case; empty where it does."""
+        body_s = statistics.median(first.samples.values_s)
+        if self.budget_s is None or body_s <= self.budget_s:
+            return ""
+        return (
+            f"the budget of {self.budget_s:g} s is too small for one sample: a run takes "
+            f"{body_s:.3g} s; --budget {10 * body_s:.2g} allows ten"
+        )
+
+
+def cheap(walls_s: Sequence[float]) -> bool:
+    """Whether replicates of a case are, by what they took so far; they are until one was not."""
+    return not walls_s or statistics.median(walls_s) <= CHEAP_S
+
+
+def sampling_s(one: Measurement) -> float:
+    """Seconds that a process spent on warm-up and samples."""
+    if one.conditions is not None:
+        return one.conditions.wall_s
+    return sum(one.samples.values_s) * one.samples.per_sample
