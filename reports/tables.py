@@ -308,7 +308,11 @@ def agreement_columns(rows: Sequence[Agreement], names: Names) -> list[Column]:
         left("what", [row.what for row in rows], 0, None),
         left("verdict", [cell(row.verdict, style_of(row.verdict)) for row in rows], 0, None),
         left("worst tensor", [tensor.name if tensor else "" for tensor in tensors], 3, 14),
-        Column(header="rms to\nfloat64", cells=[rms_error(r, worst(r)) for r in rows], rank=1),
+        Column(
+            header="rms to\nfloat64" if all(map(in_double, rows)) else "rms\nerror",
+            cells=[rms_error(r, worst(r)) for r in rows],
+            rank=1,
+        ),
         Column(header="rms\nlimit", cells=[fmt.scientific(r.tolerance) for r in rows], rank=2),
         Column(
             header="scaled\nerror",
@@ -332,6 +336,11 @@ def worst(agreement: Agreement) -> TensorMetrics | None:
         key=lambda tensor: (tensor.name == decided, bool(tensor.problem), tensor.scaled or 0.0),
         default=None,
     )
+
+
+def in_double(agreement: Agreement) -> bool:
+    """Whether the error shown is the one to float64."""
+    return agreement.evidence is not None and agreement.evidence.error_rms is not None
 
 
 def rms_error(agreement: Agreement, tensor: TensorMetrics | None) -> str:
@@ -474,7 +483,7 @@ def soak_columns(soak: Soak) -> list[Column]:
     windows = soak.windows[:: -(-len(soak.windows) // SOAK_ROWS)]
     unit, size = fmt.time_unit(w.median_s for w in windows)
     return [
-        Column(header="after\ns", cells=[fmt.significant(w.at_s) for w in windows]),
+        Column(header="after\ns", cells=[f"{w.at_s:.1f}" for w in windows]),
         Column(header="runs", cells=[fmt.integer(w.n) for w in windows]),
         Column(header=f"median\n{unit}", cells=[scaled(w.median_s, size) for w in windows]),
         Column(header=f"p99\n{unit}", cells=[scaled(w.p99_s, size) for w in windows]),

@@ -317,7 +317,7 @@ def changed(label: str, **fields: Any) -> Case:
     return msgspec.structs.replace(case(label), **fields)
 
 
-SWEEP = [
+SWEEP: list[dict[str, Any]] = [
     {"options": {"ort-opt": "0"}},
     {"options": {"ort-opt": "99", "provider.arena": "1"}},
     {"concurrency": 4},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -346,7 +346,7 @@ class Soaked:
 
 
 @pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+def memory(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """What the process holds, one reading after the other: 1, 2, 3, ..."""
     readings: list[int] = []
 
@@ -355,7 +355,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return readings[-1]
 
     monkeypatch.setattr(environment, "resident_bytes", read)
-    yield readings
+    return readings
 
 
 @pytest.mark.usefixtures("memory")

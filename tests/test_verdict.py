@@ -581,6 +581,7 @@ def test_alone_nothing_of_the_kind_is_not_called_missing() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.bool_, np.uint8])
 def test_alone_whole_numbers_are_compared_too(dtype: type) -> None:
-    one, other = np.array([0, 1], dtype), np.array([0, 0], dtype)
+    one: Array = np.array([0, 1], dtype)
+    other: Array = np.array([0, 0], dtype)
     assert alone(side("a", y=one), side("b", y=one.copy())).verdict == "agree"
     assert alone(side("a", y=one), side("b", y=other)).verdict == "inconclusive"

@@ -329,10 +329,10 @@ def compare(
 
     for option, target in (("--json", json), ("--md", md)):
         check_target(option, target)
+    if fail_on is not None:
+        comparing.rules(fail_on)
     path = store or storing.default_path()
     first, second = storing.read(a, path), storing.read(b, path)
-    if fail_on is not None:
-        comparing.check_gate(fail_on)
     again = measured_again(first, second, path) if rerun else None
     found = comparing.compare(first, second, across_machines=across_machines, rerun=again)
     reasons = comparing.gate(found, fail_on) if fail_on is not None else []
@@ -344,9 +344,9 @@ def compare(
         write(md, markdown.comparison(found).encode())
     if "-" not in (json, md):
         with stdout() as console:
-            comparison.show(found, console, reasons)
-    elif reasons:
-        say("; ".join(reasons))
+            comparison.show(found, console)
+    for reason in reasons:
+        say(f"gate failed: {reason}")
     raise typer.Exit(GATE_FAILED if reasons else 0)
 
 
@@ -360,7 +360,7 @@ def measured_again(a: Document, b: Document, store: Path) -> Document:
 
     with show_progress() as progress:
         document = rerunning.rerun(
-            a, b, comparing.pairs(a, b), progress, sys.argv[1:], noise.path_beside(store)
+            a, b, comparing.repeatable(a, b), progress, sys.argv[1:], noise.path_beside(store)
         )
     storing.Store(store).save(document)
     return document

@@ -59,7 +59,7 @@ def measure(runner: Runner, work: Work, job: Job) -> tuple[Measurement, Soak | N
         per_s=sampled.per_s,
         end_to_end_s=[] if whole is None else bench.times(whole, COPIED_RUNS),
         # Finding it out may take another session; it is the same in every process.
-        effective_precision=runner.effective_precision() if job.process == 0 else "",
+        effective_precision=deviating(runner, work) if job.process == 0 else "",
         conditions=watch.conditions,
     )
     return found, sampled.soak
@@ -124,3 +124,8 @@ def cycled(runner: Runner, work: Work, job: Job, started: Started) -> Sampled:
     ]
     return Sampled(loads.whole(parts), visits)
 
+
+def deviating(runner: Runner, work: Work) -> str:
+    """What the arithmetic is done in; empty where that is what was asked."""
+    found = runner.effective_precision()
+    return "" if found == work.case.precision else found

@@ -211,6 +211,9 @@ def file_cases(request: Request, file: OnnxFile) -> Iterator[Case]:
     if request.batch:
         raise UsageError("--batch is for models: an ONNX file's is in --shape")
     first, *cycle = onnx_files.shapes_of(file, dict(request.shapes), request.inputs)
+    if cycle and (max(request.concurrency) > 1 or request.soak_s is not None):
+        what = "--soak" if request.soak_s is not None else "--concurrency"
+        raise UsageError(f"{what} needs one shape per input: shapes in turn are one thread's")
     for name in request.engines:
         engine = registry.engine(name)
         if not engine.onnx:

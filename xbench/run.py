@@ -232,7 +232,7 @@ class Session:
     def observe(self) -> None:
         """Compute what is compared, for every case and for the witnesses their verdicts need."""
         cases = [state.case for state in self.running()]
-        if not self.natives:
+        if not self.natives and any(case.source != FILE for case in cases):
             self.notes.append("no native engine works here: nothing could be judged in float64")
         for case in agree.witnesses(cases, self.natives):
             self.extra[case.key] = State(case)
