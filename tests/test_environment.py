@@ -9,41 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from xbench import environment
-
-
-@pytest.mark.parametrize(
-    ("text", "cpus"),
-    [
-        ("max 100000\n", None),
-        ("200000 100000\n", 2.0),
-        ("150000 100000\n", 1.5),
-        ("50000 100000\n", 0.5),
-        ("400000 50000\n", 8.0),
-    ],
-)
-def test_the_quota_of_control_groups_2(tmp_path: Path, text: str, cpus: float | None) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert environment.cgroup_quota(tmp_path) == cpus
-
-
-@pytest.mark.parametrize(("quota", "cpus"), [("-1", None), ("300000", 3.0), ("25000", 0.25)])
-def test_the_quota_of_control_groups_1(tmp_path: Path, quota: str, cpus: float | None) -> None:
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text(f"{quota}\n")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000\n")
-    assert environment.cgroup_quota(tmp_path) == cpus
-
-
-@pytest.mark.parametrize("text", ["", "max", "1 2 3", "many 100000", "100000 0", "\n"])
-def test_a_quota_that_cannot_be_read_is_no_limit(tmp_path: Path, text: str) -> None:
-    (tmp_path / "cpu.max").write_text(text)
-    assert environment.cgroup_quota(tmp_path) is None
-
-
-def test_no_control_groups_no_limit(tmp_path: Path) -> None:
-    assert environment.cgroup_quota(tmp_path) is None
-    assert environment.cgroup_quota(tmp_path / "nowhere") is None
+from xbench import environment, machine
 
 
 @pytest.mark.parametrize(
@@ -54,13 +20,13 @@ def test_usable_cpus_are_the_affinity_capped_by_the_quota(
     affinity: int, quota: float | None, cpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(affinity)), raising=False)
-    monkeypatch.setattr(environment, "cgroup_quota", lambda: quota)
+    monkeypatch.setattr(machine, "quota", lambda: quota)
     assert environment.usable_cpus() == cpus
 
 
 def test_without_affinity_the_count_of_the_host_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(environment, "cgroup_quota", lambda: None)
+    monkeypatch.setattr(machine, "quota", lambda: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 6)
     assert environment.usable_cpus() == 6
     monkeypatch.setattr(os, "cpu_count", lambda: None)
@@ -89,7 +55,7 @@ def test_versions_of_what_is_installed_and_of_nothing_else() -> None:
 
 def test_a_version_is_found_without_importing() -> None:
     code = (
-        "import sys; from xbench import environment\n"
+        "import sys; from xbench import environment, machine\n"
         "assert environment.installed('numpy'); assert environment.installed('absent') is None\n"
         "assert 'numpy' not in sys.modules"
     )
@@ -115,7 +81,7 @@ def test_the_name_of_the_processor_without_proc(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 def test_a_peak_is_of_now_and_not_of_the_past() -> None:
     code = """
-from xbench import environment
+from xbench import environment, machine
 def touch(mib):
     return len(bytearray(b"x") * (mib << 20))
 touch(128)

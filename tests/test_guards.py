@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from xbench import guards
+from xbench import gpu, guards, machine
 from xbench.guards import Counters
 from xbench.result import Conditions
 
@@ -21,7 +21,7 @@ CALM = Conditions(wall_s=1.0, cpus=2, own_cpu_s=1.0)
 
 @pytest.fixture
 def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "own_cpus", lambda: {0, 1})
+    monkeypatch.setattr(machine, "own_cpus", lambda: {0, 1})
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
@@ -86,10 +86,10 @@ def test_a_machine_that_says_nothing_gives_none_and_not_zero(tmp_path: Path) -> 
     with guards.Watch(root=tmp_path) as watch:
         pass
     seen = msgspec.structs.replace(watch.conditions, wall_s=1.0, own_cpu_s=0.0)
-    assert seen == Conditions(wall_s=1.0, own_cpu_s=0.0, cpus=len(guards.own_cpus()))
+    assert seen == Conditions(wall_s=1.0, own_cpu_s=0.0, cpus=len(machine.own_cpus()))
     assert guards.warnings([watch.conditions]) == []
-    assert guards.memory_left(tmp_path) is None
-    assert guards.quota(tmp_path) is None
+    assert machine.memory_left(tmp_path) is None
+    assert machine.quota(tmp_path) is None
 
 
 def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_the_first_version_of_control_groups(tmp_path: Path) -> None:
             "proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n",
         },
     )
-    assert list(dict(guards.throttled(root)).values()) == [3.0]
-    assert guards.quota(root) == 1.5
+    assert list(dict(machine.throttled(root)).values()) == [3.0]
+    assert machine.quota(root) == 1.5
     # What the files' cache holds can be had back.
-    assert guards.memory_left(root) == 150_000
+    assert machine.memory_left(root) == 150_000
     (root / "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us").write_text("-1\n")
-    assert guards.quota(root) is None
+    assert machine.quota(root) is None
 
 
 @pytest.mark.parametrize(
@@ -130,17 +130,17 @@ def test_the_least_quota_of_all_groups(
 ) -> None:
     tree(tmp_path, {"proc/self/cgroup": "0::/job\n"})
     tree(tmp_path / "sys/fs/cgroup", files)
-    assert guards.quota(tmp_path) == granted
+    assert machine.quota(tmp_path) == granted
 
 
 def test_a_group_outside_of_the_namespace_is_not_followed(tmp_path: Path) -> None:
     tree(tmp_path, {"proc/self/cgroup": "0::/../../etc\nnonsense\n"})
-    assert guards.control_groups(tmp_path, "cpu") == [tmp_path / "sys/fs/cgroup"]
+    assert machine.control_groups(tmp_path, "cpu") == [tmp_path / "sys/fs/cgroup"]
 
 
 def test_memory_of_the_machine_and_of_a_group(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/meminfo": "MemAvailable: 4000 kB\n"})
-    assert guards.memory_left(root) == 4000 * 1024
+    assert machine.memory_left(root) == 4000 * 1024
     tree(
         root,
         {
@@ -149,9 +149,9 @@ def test_memory_of_the_machine_and_of_a_group(tmp_path: Path) -> None:
             "sys/fs/cgroup/job/memory.current": "2000000\n",
         },
     )
-    assert guards.memory_left(root) == 1_000_000
+    assert machine.memory_left(root) == 1_000_000
     (root / "sys/fs/cgroup/job/memory.max").write_text("max\n")
-    assert guards.memory_left(root) == 4000 * 1024
+    assert machine.memory_left(root) == 4000 * 1024
 
 
 # -- what happened between two readings ----------------------------------------------------------
@@ -314,7 +314,7 @@ def test_cpus_that_save_power(
 def test_our_own_processes_are_not_foreign() -> None:
     child = subprocess.Popen(["sleep", "60"])
     try:
-        own = guards.own_processes()
+        own = gpu.own_processes()
         assert {os.getpid(), os.getppid(), child.pid} <= own
         foreign = guards.foreign_times()
         assert not own & foreign.keys()
@@ -418,7 +418,7 @@ def apps(smi: Path, *pids: int) -> None:
 
 def test_facts_of_a_gpu(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
-    assert guards.gpu_facts() == {
+    assert gpu.facts() == {
         "name": "NVIDIA H200",
         "sm_max_mhz": "1980",
         "power_limit_w": "700.00",
@@ -432,7 +432,7 @@ def test_facts_of_a_gpu(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_older_driver_calls_the_reasons_otherwise(smi: Path) -> None:
     smi.write_text(SMI.format(refused="clocks_event_reasons"))
-    assert guards.gpu_facts()["name"] == "NVIDIA H200"
+    assert gpu.facts()["name"] == "NVIDIA H200"
     assert "clocks_throttle_reasons.active" in smi.with_name("nvidia-smi.asked").read_text()
 
 
@@ -444,14 +444,14 @@ def test_no_answer_is_no_fact(
         monkeypatch.setenv("PATH", str(smi.parent / "empty"))
     else:
         smi.write_text(script)
-    assert guards.gpu_facts() == {}
-    assert guards.gpu_processes(working=False) == []
+    assert gpu.facts() == {}
+    assert gpu.foreign_processes(working=False) == []
 
 
 def test_a_driver_that_hangs_is_given_up(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(guards, "GPU_LIMIT_S", 0.05)
-    assert guards.gpu_facts() == {}
+    monkeypatch.setattr(gpu, "LIMIT_S", 0.05)
+    assert gpu.facts() == {}
 
 
 def test_both_ends_of_a_watch_on_a_gpu(smi: Path, tmp_path: Path) -> None:
@@ -476,22 +476,22 @@ def test_no_gpu_is_asked_for_a_cpu(smi: Path, tmp_path: Path) -> None:
 
 
 def test_who_else_is_on_the_gpu(smi: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guards, "own_processes", lambda: {10, 11})
+    monkeypatch.setattr(gpu, "own_processes", lambda: {10, 11})
     monkeypatch.setattr(psutil, "pid_exists", lambda pid: pid < 100)
     apps(smi, 10, 20)
-    assert guards.gpu_processes(working=True) == ["python 20"]
+    assert gpu.foreign_processes(working=True) == ["python 20"]
     # In a container our own number may be one from outside, which means nothing here.
     apps(smi, 555, 20)
-    assert guards.gpu_processes(working=True) == ["python 20"]
-    assert guards.gpu_processes(working=False) == ["python 555", "python 20"]
+    assert gpu.foreign_processes(working=True) == ["python 20"]
+    assert gpu.foreign_processes(working=False) == ["python 555", "python 20"]
     apps(smi, 555, 556)
-    assert guards.gpu_processes(working=True) == ["python 556"]
+    assert gpu.foreign_processes(working=True) == ["python 556"]
 
 
 def test_a_foreign_process_on_the_gpu_is_told_before(
     smi: Path, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "own_processes", lambda: {10})
+    monkeypatch.setattr(gpu, "own_processes", lambda: {10})
     apps(smi, 10, 20)
     (sentence,) = guards.before(["cpu", "cuda"], 1, tmp_path / "none", clock.wait)
     assert sentence.startswith("other processes compute on the GPU (python 20): stop")

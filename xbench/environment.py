@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from xbench import machine
+
 
 def facts(packages: Iterable[str]) -> dict[str, str]:
     """The machine and the versions of those ``packages`` that are installed."""
@@ -51,19 +53,8 @@ def usable_cpus() -> int:
     affinity = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    quota = cgroup_quota()
+    quota = machine.quota()
     return affinity if quota is None else max(1, min(affinity, int(quota)))
-
-
-def cgroup_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """CPUs that the control group grants (versions 2 and 1); None where it sets no limit."""
-    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
-        try:
-            quota, period = " ".join((root / name).read_text() for name in files).split()
-            return None if quota in ("max", "-1") else float(quota) / float(period)
-        except (OSError, ValueError, ZeroDivisionError):
-            continue
-    return None
 
 
 def resident_bytes() -> int:

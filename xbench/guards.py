@@ -1,24 +1,22 @@
 """What else the machine does while xbench measures: looked at before, watched during, told after.
 
-A counter that the machine does not have (macOS, a container, another kernel) gives None, never 0.
-All counters are read from ``root``, so that a tree of files can stand for a machine in tests.
+What the machine does not count is None, and nothing is said of it.
 """
 
 from __future__ import annotations
 
 import os
 import resource
-import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from xbench import gpu, machine
 from xbench.bench import now
+from xbench.machine import MACHINE, TICK_S
 from xbench.result import Conditions
-
-MACHINE = Path("/")
 
 FOREIGN_CPUS = 0.1
 """Other processes' CPUs from which they disturb: below it are the daemons of any machine."""
@@ -38,34 +36,8 @@ SHORTEST_S = 0.1
 """Ten ticks of 10 ms. What a shorter window says of shares is the rounding of its ends."""
 LOOK_S = 0.3
 """How long ``before`` looks: as long as a process usually measures."""
-GPU_LIMIT_S = 5.0
-"""A driver that has to wake up first may take seconds to answer; no answer is no fact."""
 
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-
-GPU_CONSTANT = {
-    "name": "name",
-    "sm_max_mhz": "clocks.max.sm",
-    "power_limit_w": "power.limit",
-}
-GPU_CHANGING = {
-    "sm_mhz": "clocks.sm",
-    "memory_mhz": "clocks.mem",
-    "temperature_c": "temperature.gpu",
-    "power_w": "power.draw",
-}
-GPU_REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""The same bits, as newer and as older drivers call them."""
-GPU_SLOWED = {
-    0x4: "power limit",
-    0x8: "hardware slowdown",
-    0x20: "software thermal limit",
-    0x40: "hardware thermal limit",
-    0x80: "hardware power brake",
-}
-"""Bits of nvmlClocksEventReasons (NVIDIA's nvml.h) that slow work; others are idleness and
-settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +73,25 @@ class Watch:
         self.root = root
 
     def __enter__(self) -> Self:
-        self.gpu = gpu_facts() if self.cuda else {}
+        self.before = gpu.facts() if self.cuda else {}
         self.start = read(self.root)
         return self
 
     def __exit__(self, *_: object) -> None:
         end = read(self.root)
-        left = memory_left(self.root)
-        gpu = merged(self.gpu, gpu_facts()) if self.cuda else {}
+        left = machine.memory_left(self.root)
+        facts = gpu.merged(self.before, gpu.facts()) if self.cuda else {}
         if self.cuda:
-            gpu |= {"foreign_processes": "; ".join(gpu_processes(working=True))}
-        self.conditions = between(self.start, end, left, {k: v for k, v in gpu.items() if v})
+            facts |= {"foreign_processes": "; ".join(gpu.foreign_processes(working=True))}
+        self.conditions = between(self.start, end, left, {k: v for k, v in facts.items() if v})
 
 
 def read(root: Path = MACHINE) -> Counters:
     """The counters of this moment."""
-    cpus = own_cpus()
-    busy, steal, total = cpu_times(root, cpus)
+    cpus = machine.own_cpus()
+    busy, steal, total = machine.cpu_times(root, cpus)
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    swapped = field(root / "proc/vmstat", "pswpin")
+    swapped = machine.field(root / "proc/vmstat", "pswpin")
     return Counters(
         at_s=now(),
         own_s=sum(usage.ru_utime + usage.ru_stime for usage in used),
@@ -127,15 +99,15 @@ def read(root: Path = MACHINE) -> Counters:
         busy_s=busy,
         steal_s=steal,
         total_s=total,
-        throttled_s=dict(throttled(root)),
-        thermal=thermal(root, cpus),
-        stall_s=stalled(root),
+        throttled_s=dict(machine.throttled(root)),
+        thermal=machine.thermal(root, cpus),
+        stall_s=machine.stalled(root),
         swapped_bytes=None if swapped is None else swapped * PAGE_BYTES,
     )
 
 
 def between(
-    a: Counters, b: Counters, available_bytes: int | None, gpu: Mapping[str, str]
+    a: Counters, b: Counters, available_bytes: int | None, facts: Mapping[str, str]
 ) -> Conditions:
     """What happened from ``a`` to ``b``.
 
@@ -169,7 +141,7 @@ def between(
         memory_stall=stall / wall if stall is not None and wall > 0 else None,
         swapped_bytes=None if swapped is None else int(swapped),
         available_bytes=available_bytes,
-        gpu=gpu,
+        gpu=facts,
     )
 
 
@@ -178,239 +150,14 @@ def rise(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else b - a
 
 
-# -- counters ------------------------------------------------------------------------------------
-
-
-def text(path: Path) -> str:
-    """What a file says; empty where it cannot be read."""
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def number(path: Path) -> int | None:
-    """The integer that a file holds; None where it holds none."""
-    content = text(path).strip()
-    return int(content) if content.isdigit() else None
-
-
-def field(path: Path, name: str) -> int | None:
-    """The integer after ``name`` in a file of lines like ``name 12``; None where it has none."""
-    for line in text(path).splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0].rstrip(":") == name and words[1].isdigit():
-            return int(words[1])
-    return None
-
-
-def own_cpus() -> set[int]:
-    """Numbers of the CPUs that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return set(os.sched_getaffinity(0))
-    return set(range(os.cpu_count() or 1))
-
-
-def cpu_times(root: Path, cpus: Iterable[int]) -> tuple[float | None, float | None, float | None]:
-    """Busy, stolen and all seconds of ``cpus`` since the start (proc_stat(5)); None without.
-
-    Other CPUs of the machine do not matter to a process that never runs there.
-    """
-    wanted = {f"cpu{cpu}" for cpu in cpus}
-    busy = steal = total = 0
-    found = False
-    for line in text(root / "proc/stat").splitlines():
-        name, *words = line.split() or [""]
-        if name not in wanted or len(words) < 8:
-            continue
-        found = True
-        user, nice, system, idle, iowait, irq, softirq, stolen = map(int, words[:8])
-        busy += user + nice + system + irq + softirq
-        steal += stolen
-        total += user + nice + system + irq + softirq + idle + iowait + stolen
-    return (busy * TICK_S, steal * TICK_S, total * TICK_S) if found else (None, None, None)
-
-
-def control_groups(root: Path, controller: str) -> list[Path]:
-    """Folders of this process's control group and of those above it, versions 2 and 1.
-
-    In a container the path often names nothing that is mounted: then the root of the mount is
-    the container's own group, and it is the last of each chain.
-    """
-    found = []
-    for line in text(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2) if line.count(":") >= 2 else ("", "-", "")
-        if controllers and controller not in controllers.split(","):
-            continue
-        mount = root / "sys/fs/cgroup"
-        if controllers:
-            mount = mount / controller if (mount / controller).exists() else mount / controllers
-        parts = [part for part in path.split("/") if part]
-        # A group outside of this namespace is written with "..": it cannot be looked into.
-        parts = [] if ".." in parts else parts
-        found += [mount.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)]
-    return found
-
-
-def throttled(root: Path) -> Iterator[tuple[str, float]]:
-    """Seconds that the quota of each control group held its processes back."""
-    for folder in control_groups(root, "cpu"):
-        for name, unit in (("throttled_usec", 1e-6), ("throttled_time", 1e-9)):
-            value = field(folder / "cpu.stat", name)
-            if value is not None:
-                yield str(folder), value * unit
-
-
-def quota(root: Path = MACHINE) -> float | None:
-    """CPUs that the control groups grant, the least of all; None where none sets a limit."""
-    found = []
-    for folder in control_groups(root, "cpu"):
-        words = text(folder / "cpu.max").split()
-        if not words:
-            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-            words = [text(folder / name).strip() for name in names]
-        if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):
-            found.append(int(words[0]) / int(words[1]))
-    return min(found, default=None)
-
-
-def thermal(root: Path, cpus: Iterable[int]) -> dict[str, int]:
-    """How often heat slowed each core and its package; empty where the machine does not count."""
-    found: dict[str, int] = {}
-    for cpu in sorted(cpus):
-        folder = root / f"sys/devices/system/cpu/cpu{cpu}/thermal_throttle"
-        for name in ("core_throttle_count", "package_throttle_count"):
-            value = number(folder / name)
-            if value is None:
-                return found
-            found[f"cpu{cpu} {name}"] = value
-    return found
-
-
-def stalled(root: Path) -> float | None:
-    """Seconds in which some process waited for memory (the kernel's pressure stall counter)."""
-    for line in text(root / "proc/pressure/memory").splitlines():
-        if line.startswith("some ") and "total=" in line:
-            return int(line.rpartition("total=")[2]) * 1e-6
-    return None
-
-
-def memory_left(root: Path = MACHINE) -> int | None:
-    """Bytes that can still be had: of the machine, or of a control group that grants less."""
-    found = []
-    available = field(root / "proc/meminfo", "MemAvailable")
-    if available is not None:
-        found.append(available * 1024)
-    elif root == MACHINE:
-        import psutil
-
-        found.append(int(psutil.virtual_memory().available))
-    for folder in control_groups(root, "memory"):
-        for limit_file, used_file, cache in (
-            ("memory.max", "memory.current", "inactive_file"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-        ):
-            limit, used = number(folder / limit_file), number(folder / used_file)
-            if limit is not None and used is not None:
-                found.append(max(0, limit - used + (field(folder / "memory.stat", cache) or 0)))
-    return min(found, default=None)
-
-
-# -- the GPU -------------------------------------------------------------------------------------
-
-
-def ask_gpu(*arguments: str) -> list[list[str]]:
-    """Rows that nvidia-smi answers for the GPU of CUDA cases; none where there is no answer.
-
-    The GPU is the first of ``CUDA_VISIBLE_DEVICES``, or number 0.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
-    command = ["nvidia-smi", f"--id={visible}", *arguments, "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=GPU_LIMIT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    if done.returncode != 0:
-        return []
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    return [[word.strip() for word in line.split(",")] for line in lines]
-
-
-def gpu_facts() -> dict[str, str]:
-    """Name, clocks, temperature, power and what slows the GPU now; empty where nothing answers."""
-    names = GPU_CONSTANT | GPU_CHANGING
-    for reasons in GPU_REASONS:
-        rows = ask_gpu("--query-gpu=" + ",".join([*names.values(), reasons]))
-        if rows and len(rows[0]) == len(names) + 1:
-            *values, bits = rows[0]
-            facts = dict(zip(names, values, strict=True)) | {"slowed_by": slowed_by(bits)}
-            # What a GPU does not have is written as [N/A] or [Not Supported].
-            return {key: value for key, value in facts.items() if value[:1] not in ("", "[")}
-    return {}
-
-
-def slowed_by(bits: str) -> str:
-    """In words, what slows the clocks according to a hexadecimal mask of reasons."""
-    try:
-        mask = int(bits, 16)
-    except ValueError:
-        return ""
-    return ", ".join(name for bit, name in GPU_SLOWED.items() if mask & bit)
-
-
-def merged(start: Mapping[str, str], end: Mapping[str, str]) -> dict[str, str]:
-    """Facts of two moments: what cannot change once, the rest as ``_start`` and ``_end``."""
-    found = {key: start.get(key) or end.get(key, "") for key in GPU_CONSTANT}
-    for key in (*GPU_CHANGING, "slowed_by"):
-        found |= {f"{key}_start": start.get(key, ""), f"{key}_end": end.get(key, "")}
-    return found
-
-
-def gpu_processes(*, working: bool) -> list[str]:
-    """Foreign processes that compute on the GPU, as ``name pid``.
-
-    ``working`` says that this process is one of those on the GPU. In a container the driver may
-    list it under the number that it has outside: then one number that means nothing here is ours.
-    """
-    import psutil
-
-    rows = ask_gpu("--query-compute-apps=pid,process_name")
-    listed = {int(row[0]): Path(row[-1]).name for row in rows if row and row[0].isdigit()}
-    own = own_processes()
-    foreign = [pid for pid in listed if pid not in own]
-    outside = [pid for pid in foreign if not psutil.pid_exists(pid)]
-    if working and len(foreign) == len(listed) and outside:
-        foreign.remove(outside[0])
-    return [f"{listed[pid]} {pid}" for pid in foreign]
-
-
 # -- before --------------------------------------------------------------------------------------
-
-
-def own_processes() -> set[int]:
-    """Numbers of this process, of those it descends from, and of those it started."""
-    import psutil
-
-    me = psutil.Process()
-    try:
-        family = [*me.parents(), *me.children(recursive=True)]
-    except psutil.Error:
-        family = []  # One of them ended while it was looked for.
-    return {me.pid, *(process.pid for process in family)}
 
 
 def foreign_times() -> dict[int, tuple[str, float]]:
     """Name and CPU seconds of every process that is not ours, by its number."""
     import psutil
 
-    own = own_processes()
+    own = gpu.own_processes()
     found = {}
     for process in psutil.process_iter(["name", "cpu_times"]):
         times = process.info["cpu_times"]
@@ -445,7 +192,7 @@ def look(
     start = read(root)
     wait(LOOK_S)
     end = read(root)
-    seen = between(start, end, memory_left(root), {})
+    seen = between(start, end, machine.memory_left(root), {})
     found = []
     if is_crowded(seen):
         names = busiest(processes, foreign_times(), seen.wall_s)
@@ -471,7 +218,7 @@ def look(
                 "end what holds memory, or measure a smaller size or batch",
             )
         )
-    granted = quota(root)
+    granted = machine.quota(root)
     if granted is not None and granted < cpus:
         found.append(
             (
@@ -481,7 +228,7 @@ def look(
             )
         )
     found += saving(root)
-    if "cuda" in devices and (names := "; ".join(gpu_processes(working=False))):
+    if "cuda" in devices and (names := "; ".join(gpu.foreign_processes(working=False))):
         found.append(
             (
                 f"other processes compute on the GPU ({names})",
@@ -511,11 +258,11 @@ def saving(root: Path) -> list[tuple[str, str]]:
     (kernel documentation, admin-guide/pm); there the energy preference ``power`` is what slows.
     """
     slow: dict[str, int] = {}
-    for cpu in own_cpus():
+    for cpu in machine.own_cpus():
         folder = root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
-        governor = text(folder / "scaling_governor").strip()
-        if text(folder / "scaling_driver").strip() in ("intel_pstate", "amd-pstate-epp"):
-            preference = text(folder / "energy_performance_preference").strip()
+        governor = machine.text(folder / "scaling_governor").strip()
+        if machine.text(folder / "scaling_driver").strip() in ("intel_pstate", "amd-pstate-epp"):
+            preference = machine.text(folder / "energy_performance_preference").strip()
             setting = "energy preference power" if preference == "power" else ""
         else:
             setting = "governor powersave" if governor == "powersave" else ""
@@ -598,30 +345,4 @@ def warnings(conditions: Sequence[Conditions]) -> list[str]:
             f"only {least:,.0f} MiB of memory were left {when(hit)}: "
             "end what holds memory, or measure a smaller size or batch"
         )
-    return found + gpu_warnings(conditions, when)
-
-
-def gpu_warnings(
-    conditions: Sequence[Conditions], when: Callable[[Sequence[Conditions]], str]
-) -> list[str]:
-    """What slowed the GPU, and who else used it."""
-
-    def named(*keys: str) -> tuple[list[Conditions], str]:
-        hit = [c for c in conditions if any(c.gpu.get(key) for key in keys)]
-        values = [c.gpu[key] for c in hit for key in keys if c.gpu.get(key)]
-        return hit, "; ".join(dict.fromkeys(values))
-
-    found = []
-    hit, reasons = named("slowed_by_start", "slowed_by_end")
-    if hit:
-        found.append(
-            f"the GPU lowered its clocks ({reasons}) {when(hit)}: "
-            "let it cool, or lock its clocks below that limit (nvidia-smi --lock-gpu-clocks)"
-        )
-    hit, names = named("foreign_processes")
-    if hit:
-        found.append(
-            f"other processes computed on the GPU ({names}) {when(hit)}: "
-            "stop those processes, or choose another GPU with CUDA_VISIBLE_DEVICES"
-        )
-    return found
+    return found + gpu.warnings(conditions, when)
