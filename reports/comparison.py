@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from xbench import speed
-from xbench.compare import Comparison, Difference, Row, Side, Single
+from xbench.compare import Comparison, Side
+from xbench.contrast import Difference, Row, Single
 from xbench.reports import format as fmt
 from xbench.reports.format import Column, Screen, cell
 from xbench.result import OK

@@ -6,7 +6,8 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-from xbench.compare import Comparison, Difference, Row
+from xbench.compare import Comparison
+from xbench.contrast import Difference, Row
 from xbench.reports import comparison as terminal
 from xbench.reports import format as fmt
 

@@ -19,7 +19,7 @@ from xbench.result import Profile
 from xbench.runners.base import Work
 from xbench.runners.pt import TorchRunner, lacks_kernels
 
-ENGINES = {"torch-compile": {"order": 3, "packages": ("torch",), "optional": True}}
+ENGINES = {"torch-compile": {"order": 3, "packages": ("torch",), "optional": True, "twin": "torch"}}
 
 CACHE = "XBENCH_COMPILE_CACHE"
 """Environment variable: a folder in which every case has a compile cache of its own."""

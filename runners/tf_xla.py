@@ -5,7 +5,9 @@ from __future__ import annotations
 from xbench.runners.base import Work
 from xbench.runners.tf import TensorFlowRunner, lacks_kernels
 
-ENGINES = {"tf-xla": {"order": 4, "packages": ("tensorflow", "keras"), "optional": True}}
+ENGINES = {
+    "tf-xla": {"order": 4, "packages": ("tensorflow", "keras"), "optional": True, "twin": "tf"}
+}
 
 
 class XlaRunner(TensorFlowRunner):

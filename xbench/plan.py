@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ ORT_OPT = ("0", "1", "2", "99")
 """ONNX Runtime's graph optimisation levels: none, basic, extended, all."""
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A measuring command, checked. ``None`` and empty mean the default of the model or machine.
 
     ``implied`` are devices that nobody asked for by name: where they do not work, their cases are
@@ -92,7 +93,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
     files: list[str] = []
     known = registry.model_names()
     for word in words:
-        a_file = word not in known and (word.endswith(".onnx") or Path(word).exists())
+        a_file = word not in known and (word.endswith(".onnx") or os.path.exists(word))
         (files if a_file else models).append(word)
     return list(dict.fromkeys(models)), list(dict.fromkeys(files))
 
@@ -128,7 +129,7 @@ def check(request: Request) -> None:
         for number in numbers:
             if number is not None:
                 positive(name, number)
-                if math.isinf(number) and name != "--time-limit":
+                if math.isinf(number):
                     raise UsageError(f"{name} must be finite")
     if not 0 <= request.seed < 2**31:
         raise UsageError(f"--seed must be from 0 to {2**31 - 1}, not {request.seed}")
@@ -151,6 +152,15 @@ def check(request: Request) -> None:
         registry.config(spec, request.size)
         if request.loss is not None and request.loss not in spec.losses:
             raise unknown(f"loss of {name}", request.loss, spec.losses)
+    in_turn = any(len(several) > 1 for several in request.shapes.values())
+    threaded = any(number > 1 for number in request.concurrency)
+    if request.soak_s is not None and (in_turn or threaded):
+        raise UsageError("--soak runs one thread and one shape: leave --concurrency and all but one "
+                         "shape out")
+    if in_turn and threaded:
+        raise UsageError("--concurrency calls one shape: give one, or leave --concurrency out")
+    if request.files and "infer" not in request.phases:
+        raise UsageError("nothing to run: an ONNX file is for inference, and --phase leaves it out")
     if (request.shapes or request.inputs) and not request.files:
         raise UsageError("--shape and --inputs are for ONNX files: a model's come from its size")
 
@@ -174,9 +184,8 @@ def cases(request: Request, files: Mapping[str, OnnxFile] | None = None) -> list
     for path in request.files:
         found += file_cases(request, (files or {})[path])
     if not found:
-        raise UsageError(
-            f"nothing to run: {', '.join(request.engines)} cannot {' or '.join(request.phases)}"
-        )
+        what = " or ".join(request.phases) if request.models else "run an ONNX file"
+        raise UsageError(f"nothing to run: {', '.join(request.engines)} cannot {what}")
     return list({case.key: case for case in found}.values())
 
 
@@ -211,9 +220,6 @@ def file_cases(request: Request, file: OnnxFile) -> Iterator[Case]:
     if request.batch:
         raise UsageError("--batch is for models: an ONNX file's is in --shape")
     first, *cycle = onnx_files.shapes_of(file, dict(request.shapes), request.inputs)
-    if cycle and (max(request.concurrency) > 1 or request.soak_s is not None):
-        what = "--soak" if request.soak_s is not None else "--concurrency"
-        raise UsageError(f"{what} needs one shape per input: shapes in turn are one thread's")
     for name in request.engines:
         engine = registry.engine(name)
         if not engine.onnx:

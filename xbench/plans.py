@@ -13,7 +13,7 @@ from xbench.plan import Request
 SCHEMA = 1
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The request, and the SHA-256 of every file it reads: another file would be another run."""
 
     schema: int
@@ -29,6 +29,8 @@ def save(request: Request, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(plan), indent=1) + b"\n")
     except OSError as error:
         raise StoreError(f"cannot write the plan {path}: {error.strerror}") from error
+    except UnicodeEncodeError as error:
+        raise StoreError(f"cannot write the plan {path}: {error.object!r} is not UTF-8") from error
 
 
 def load(path: Path) -> Request:
@@ -59,7 +61,10 @@ def digests(request: Request) -> dict[str, str]:
     """SHA-256 of the files that a request names and that are there."""
     named = [*request.files, request.inputs, request.data]
     paths = [Path(name) for name in named if name is not None]
-    return {str(path): tensors.digest_file(path) for path in paths if path.is_file()}
+    try:
+        return {str(path): tensors.digest_file(path) for path in paths if path.is_file()}
+    except OSError as error:
+        raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
 
 
 class _Schema(msgspec.Struct):

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -363,6 +364,17 @@ def printable(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="replace")
 
 
+def writable(value: Any) -> Any:
+    """Builtins as JSON gives them back: lists for tuples, text that can be written as UTF-8."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {writable(key): writable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [writable(item) for item in value]
+    return value
+
+
 def execute(
     request: Request,
     progress: Progress,
@@ -422,7 +434,7 @@ def execute(
             xbench=__version__,
             wall_s=now() - begin,
             interrupted=interrupted,
-            request=msgspec.json.decode(msgspec.json.encode(request)),
+            request=writable(msgspec.to_builtins(request)),
         ),
         environments=session.environments,
         cases=results,

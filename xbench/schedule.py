@@ -67,7 +67,8 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         if self.budget_s is not None or self.ci_width is not None:
             # The next one will take what the last one took.
             spent_s = sum(sampling_s(one) for one in done) + sampling_s(done[-1])
-            if self.iterations is None and spent_s > 1.1 * self.total_s:
+            limited = self.iterations is None or self.ci_width is not None
+            if limited and spent_s > 1.1 * self.total_s:
                 return False
         if self.ci_width is not None:
             return True

@@ -119,17 +119,30 @@ def judge_alone(a: Side, b: Side, what: str) -> Agreement:
     if problem := not_comparable((a, b)):
         return inconclusive(a.key, b.key, what, problem)
     names = [name for name in b.tensors if name.startswith(what + "/")]
+    if not names:
+        return inconclusive(a.key, b.key, what, f"no {what} to compare")
     missing = [name for name in names if name not in a.tensors]
-    if missing or not names:
-        sentence = f"{a.label} has no {missing[0] if missing else what}, which {b.label} has"
-        return inconclusive(a.key, b.key, what, sentence)
+    if missing:
+        sentence = f"{a.label} has no {missing[0]}, which {b.label} has"
+        nothing = inconclusive(a.key, b.key, what, sentence)
+        return msgspec.structs.replace(nothing, verdict=DISAGREE)
     metrics = [numerics.compare(name, a.tensors[name], b.tensors[name]) for name in names]
-    wrong = next((metric for metric in metrics if metric.problem), None)
+    empty = {
+        name
+        for name in names
+        if not a.tensors[name].size
+        and a.tensors[name].shape == b.tensors[name].shape
+        and a.tensors[name].dtype.kind == b.tensors[name].dtype.kind
+    }
+    same = {metric.name for metric in metrics if metric.bitwise_equal} | empty
+    wrong = next((metric for metric in metrics if metric.problem and metric.name not in same), None)
     other = max(metrics, key=lambda metric: metric.scaled or 0.0)
-    if wrong is not None and a.tensors[wrong.name].size:
+    if wrong is not None:
         verdict = DISAGREE
         sentence = f"{a.label} and {b.label} differ in {wrong.name}: {wrong.problem}"
-    elif all(metric.bitwise_equal for metric in metrics):
+    elif len(empty) == len(names):
+        return inconclusive(a.key, b.key, what, f"the {what} have no elements to compare")
+    elif len(same) == len(names):
         verdict = AGREE
         sentence = f"{a.label} and {b.label} are bitwise equal in all {len(names)} {what}"
     else:
