@@ -32,6 +32,7 @@ class CompileRunner(TorchRunner):
     """
 
     def probe(self, device: str) -> dict[str, str]:
+        """As for eager torch, and what inductor needs: a C++ compiler, on cuda Triton."""
         facts = super().probe(device)
         if device == "cuda":
             if not torch.utils._triton.has_triton():

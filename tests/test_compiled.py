@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -134,13 +135,31 @@ assert "IdentityN" not in plain and "IdentityN" in xla
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
 
-def test_xla_pays_its_compilation_before_the_first_run(launcher: Launcher, short: str) -> None:
-    """XLA's function is in its cache when the first run comes, by the count of what it traced."""
+def test_compiling_runs_once_and_puts_the_state_back(short: str, tmp_path: Path) -> None:
+    """Training from where ``compile`` left off is training from the start, to the bit."""
     case = jobs.case(short, "tf-xla", "train", batch=2)
-    report = run(launcher, "measure", case, jobs.data_file(launcher, case))
-    assert report.measurement is not None
-    assert report.measurement.compile_s is not None
-    assert not report.measurement.cold
+    with Launcher() as launcher:
+        inputs = jobs.data_file(launcher, case, count=2)
+        job = Job(kind="measure", case=case, folder=str(tmp_path), inputs=str(inputs))
+        (tmp_path / "job.json").write_bytes(msgspec.json.encode(job))
+        code = f"""
+import msgspec
+from pathlib import Path
+from xbench import worker
+from xbench.jobs import Job
+job = msgspec.json.decode(Path({str(tmp_path)!r}, "job.json").read_bytes(), type=Job)
+runner, work = worker.runner_of(job), worker.work_of(job)
+runner.load(work)
+runner.compile()
+assert runner.last is not None, "the step ran, which is when XLA compiles"
+assert runner.body.experimental_get_tracing_count() == 1
+after = runner.train()
+runner.bind(work.parameters)
+fresh = runner.train()
+assert after.loss == fresh.loss
+assert all((after.parameters[k] == v).all() for k, v in fresh.parameters.items())
+"""
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
 
 
 def test_a_step_of_xla_is_one_opaque_operator(launcher: Launcher, short: str) -> None:

@@ -77,7 +77,7 @@ def without_arm(case: Case) -> str:
 
 
 def figure(pair: Pair, change: Change, name: str, basis: Basis) -> Figure:
-    """The ratio of a pair called ``name``, measured again where it was, and what it may be used for.
+    """The ratio of a pair called ``name``, measured again where it was, and what it may decide.
 
     Raises DataError that names the pair where a time cannot be.
     """
