@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import math
 import statistics
 from pathlib import Path
@@ -46,7 +47,7 @@ def between(documents: list[Document], count: int) -> None:
     """Verdicts between stored runs, from one to the next."""
     verdicts: collections.Counter[str] = collections.Counter()
     off = []
-    for before, after in zip(documents, documents[1:], strict=False):
+    for before, after in itertools.pairwise(documents):
         keep = {f"arm{k:02d}" for k in range(count)}
         sides = [
             Document(

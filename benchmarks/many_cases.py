@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from xbench import compare, speed, stats, store
+from xbench import gate as gating
 from xbench.bench import timed
 from xbench.reports import comparison, markdown, terminal
 from xbench.reports import format as fmt
@@ -109,7 +110,7 @@ def main() -> None:
     kept: list[compare.Comparison] = []
     print(f"compare: {timed(lambda: kept.append(compare.compare(a, b))):.3f} s")
     print(f"compare, no identity in common: {timed(lambda: compare.compare(a, other)):.3f} s")
-    print(f"gate: {timed(lambda: compare.gate(kept[0], 'slower=5%,disagree,missing')):.3f} s")
+    print(f"gate: {timed(lambda: gating.gate(kept[0], 'slower=5%,disagree,missing')):.3f} s")
 
     def print_comparison(file: io.StringIO, width: int) -> None:
         comparison.show(kept[0], terminal.make_console(file, width))

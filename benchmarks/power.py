@@ -47,7 +47,8 @@ def main() -> None:
         print(
             f"planted {n / base - 1:.1%}: slower in {slower} of {options.trials} "
             f"({slower / options.trials:.0%}), {dict(verdicts[percent])}; median ratio "
-            f"{math.exp(statistics.median(ratios[percent])):.3f}, {statistics.median(rounds):g} rounds"
+            f"{math.exp(statistics.median(ratios[percent])):.3f}, "
+            f"{statistics.median(rounds):g} rounds"
         )
 
 

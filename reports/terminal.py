@@ -6,9 +6,11 @@ one line at the end names them; a reason, a sentence or a number is never cut.
 
 from __future__ import annotations
 
+import itertools
+import operator
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import IO
 
 from rich.console import Console
@@ -72,8 +74,9 @@ def show(document: Document, console: Console) -> None:
             speed(screen, asked, names)
             cycles(screen, asked, names)
             soaks(screen, asked, names)
+    judged = by_judged(document)
     for group in groups.values():
-        agreements(screen, document, group, names)
+        agreements(screen, judged, group, names)
     strays = stray_agreements(document)
     if strays:
         screen.title("Agreement", "of cases outside this run")
@@ -208,6 +211,14 @@ def soaks(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
             screen.item(trend_cell(trend))
 
 
+def by_judged(document: Document) -> dict[str, list[tuple[int, Agreement]]]:
+    """The agreements on each case, by its key, with their places in the document."""
+    found: dict[str, list[tuple[int, Agreement]]] = {}
+    for place, agreement in enumerate(document.agreements):
+        found.setdefault(agreement.a, []).append((place, agreement))
+    return found
+
+
 def stray_agreements(document: Document) -> list[Agreement]:
     """Agreements whose judged case is not in the document."""
     keys = {result.key for result in document.cases}
@@ -215,11 +226,14 @@ def stray_agreements(document: Document) -> list[Agreement]:
 
 
 def agreements(
-    screen: Screen, document: Document, group: Sequence[CaseResult], names: Names
+    screen: Screen,
+    judged: Mapping[str, Sequence[tuple[int, Agreement]]],
+    group: Sequence[CaseResult],
+    names: Names,
 ) -> None:
-    """The verdicts on the cases of a group."""
-    keys = {result.key for result in group}
-    rows = [agreement for agreement in document.agreements if agreement.a in keys]
+    """The verdicts on the cases of a group, in the document's order."""
+    found = itertools.chain.from_iterable(judged.get(result.key, ()) for result in group)
+    rows = [agreement for _, agreement in sorted(found, key=operator.itemgetter(0))]
     if not rows:
         return
     case = group[0].case

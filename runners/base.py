@@ -97,7 +97,7 @@ class Runner(ABC):
         return None
 
     def end_to_end(self) -> Callable[[], object] | None:
-        """``run`` with the copies of inputs and outputs; None where ``run`` has none to leave out."""
+        """``run`` with the copies of inputs and outputs; None where it leaves none out."""
         return None
 
     def effective_precision(self) -> str:

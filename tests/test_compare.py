@@ -9,26 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from xbench import compare as comparing
 from xbench import stats
-from xbench.compare import (
-    DEFAULT_RUN_SD,
-    LEAST_RUN_SD,
-    Comparison,
-    between_runs,
-    compare,
-    gate,
-    match,
-    repeatable,
-    rules,
-    spread_between,
-)
+from xbench.compare import Comparison, compare
 from xbench.errors import DataError, UsageError
+from xbench.gate import gate
+from xbench.pairing import repeatable
+from xbench.ratios import DEFAULT_RUN_SD, LEAST_RUN_SD, spread_between
 from xbench.result import SCHEMA, Agreement, CaseResult, Document, Noise, Ratio, Run, Samples
 from xbench.spec import Case
+from xbench.stats import between_runs
 
 MACHINE = {"cpu": "A 1", "cpus": "2", "os": "Linux 6", "memory_gib": "8.0"}
 
@@ -203,125 +193,6 @@ def test_the_noise_between_runs_is_the_larger_one_known() -> None:
     assert "doctor --noise" in " ".join(unknown.notes)
     assert "doctor --noise" not in " ".join(known.notes)
     assert (unknown.run_sd_known, known.run_sd_known) == (False, True)
-
-
-# -- pairing ----------------------------------------------------------------------------------
-
-
-def paired(a: list[Case], b: list[Case]) -> list[tuple[Case, Case]]:
-    found = match([ran(x) for x in a], [ran(x) for x in b])
-    assert len(found.pairs) + len(found.left_a) == len(a)
-    assert len(found.pairs) + len(found.left_b) == len(b)
-    return [(pair.a.case, pair.b.case) for pair in found.pairs]
-
-
-def test_the_same_identity_comes_first() -> None:
-    one, two = case(threads=1), case(threads=2)
-    assert paired([one, two], [two, one]) == [(one, one), (two, two)]
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "told"),
-    [
-        ("threads", 2, "threads 1 -> 2"),
-        ("batch", 8, "batch 1 -> 8"),
-        ("precision", "bf16", "precision fp32 -> bf16"),
-        ("seed", 7, "seed 0 -> 7"),
-        ("env", "old", "env default -> old"),
-        ("draws", "native", "draws fed -> native"),
-        ("concurrency", 4, "concurrency 1 -> 4"),
-        ("loss", "mse", "loss none -> mse"),
-        ("options", {"session.x": "1"}, "session.x none -> 1"),
-        ("shape", {"x": (2, 3)}, "shape x 1x3 -> x 2x3"),
-        ("cycle", ({"x": (2, 3)},), "cycle none -> x 2x3"),
-    ],
-)
-def test_a_field_that_differs_is_named(field: str, value: object, told: str) -> None:
-    found = compare(document(ran(case())), document(ran(case(**{field: value}), 1.5)))
-    row = found.rows[0]
-    assert told in row.sentence
-    assert [d.kind for d in row.differences] == ["identity"]
-    assert any(d.kind == "identity" and d.cases == 1 for d in found.differences)
-    # More to do is not slower.
-    work = field in ("batch", "shape", "cycle", "loss")
-    assert row.verdict == ("" if work else "slower")
-    assert ("other work" in row.sentence) is work
-    assert row.ratio == pytest.approx(1.5)
-
-
-@pytest.mark.parametrize("field", ["model", "size", "phase", "engine", "device"])
-def test_other_things_are_never_paired(field: str) -> None:
-    other = case(**{field: "other"})
-    assert paired([case()], [other]) == []
-    with pytest.raises(UsageError, match=r"no case in common.*prednet small infer torch cpu"):
-        compare(document(ran()), document(ran(other)))
-
-
-def test_a_sweep_is_paired_by_what_it_has_in_common() -> None:
-    a = [case(threads=1, batch=n) for n in (1, 4, 8)]
-    b = [case(threads=2, batch=n) for n in (8, 4, 2)]
-    found = match([ran(x) for x in a], [ran(x) for x in b])
-    assert {(p.a.case.batch, p.b.case.batch) for p in found.pairs} >= {(4, 4), (8, 8)}
-
-
-def test_what_fits_several_fits_none() -> None:
-    a = [case(threads=1, batch=4), case(threads=9, batch=9, seed=1)]
-    b = [case(threads=2, batch=4), case(threads=1, batch=8), case(threads=9, batch=9, seed=1)]
-    found = compare(document(*map(ran, a)), document(*map(ran, b)))
-    assert len(found.rows) == 1
-    assert [single.status for single in found.unmatched_a] == ["ok"]
-    assert len(found.unmatched_b) == 2
-    assert any("several cases of B" in note for note in found.notes)
-
-
-def test_a_file_is_known_by_its_content_then_by_its_name() -> None:
-    old = case(model="net", size="file", engine="ort", source="file", graph="aaa")
-    renamed = case(model="other", size="file", engine="ort", source="file", graph="aaa")
-    changed = case(model="net", size="file", engine="ort", source="file", graph="bbb")
-    assert paired([old], [changed, renamed]) == [(old, renamed)]
-    row = compare(document(ran(old)), document(ran(changed, 1.5))).rows[0]
-    assert "graph aaa -> bbb" in row.sentence
-    assert "content is not the same" in row.sentence
-    assert row.verdict == "slower"
-
-
-def test_keys_of_another_version_do_not_matter() -> None:
-    old = msgspec.structs.replace(ran(), key="0123456789")
-    row = compare(document(old), document(ran())).rows[0]
-    assert (row.a_key, row.b_key) == ("0123456789", case().key)
-    assert row.differences == ()
-
-
-def test_the_arm_is_no_difference() -> None:
-    row = compare(document(ran()), document(ran(case(arm="B")))).rows[0]
-    assert row.differences == ()
-
-
-@given(
-    st.lists(
-        st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.sampled_from("ab")),
-        unique=True, max_size=8,
-    ),
-    st.lists(
-        st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(0, 2), st.sampled_from("ab")),
-        unique=True, max_size=8,
-    ),
-)  # fmt: skip
-def test_pairing_is_one_to_one_and_keeps_all_equals(
-    a: list[tuple[int, int, int, str]], b: list[tuple[int, int, int, str]]
-) -> None:
-    def cases(values: list[tuple[int, int, int, str]]) -> list[CaseResult]:
-        made = [case(threads=t, batch=n, seed=s, env=e) for t, n, s, e in values]
-        return [CaseResult(key=x.key, case=x, status="ok") for x in made]
-
-    found = match(cases(a), cases(b))
-    ours, theirs = ([getattr(p, side).key for p in found.pairs] for side in ("a", "b"))
-    assert len(set(ours)) == len(ours)
-    assert len(set(theirs)) == len(theirs)
-    same = {p.a.key for p in found.pairs if p.a.key == p.b.key}
-    assert same == {x.key for x in cases(a)} & {x.key for x in cases(b)}
-    back = match(cases(b), cases(a))
-    assert {(p.b.key, p.a.key) for p in back.pairs} == {(p.a.key, p.b.key) for p in found.pairs}
 
 
 # -- what differs around the cases ------------------------------------------------------------
@@ -528,106 +399,3 @@ def test_a_rerun_that_lacks_a_pair_leaves_the_stored_ratio() -> None:
     assert "not measured again: timeout: slow" in row.sentence
     with pytest.raises(DataError, match="no arms"):
         compare(a, b, rerun=document(ran()))
-
-
-# -- gate -------------------------------------------------------------------------------------
-
-
-def test_the_gate() -> None:
-    slow, fast, gone, broken = (case(seed=seed) for seed in range(4))
-    other = case(engine="tf")
-    a = document(
-        ran(slow, peak_memory_bytes=100), ran(fast), ran(gone, status="ok"), ran(broken), ran(other)
-    )
-    b_slow, b_broken = ran(slow, 1.3, peak_memory_bytes=120), ran(broken, status="crashed")
-    extra = ran(case(engine="ort", source="tf"))
-    b = document(
-        b_slow, ran(fast, 0.5), ran(gone), b_broken, extra,
-        agreements=[agreement(b_slow, extra, "disagree"), agreement(extra, b_slow, "disagree")],
-    )  # fmt: skip
-    found = compare(a, b)
-    (reason,) = gate(found, "slower=5%")
-    assert "seed 0, ratio 1.3" in reason
-    assert "seed 1" not in reason
-    assert gate(found, "slower") != []
-    assert gate(found, "slower=50%") == []
-    assert gate(found, "memory=10") != []
-    assert gate(found, "memory=25%") == []
-    (missing,) = gate(found, "missing")
-    assert "crashed" in missing
-    assert "tf cpu" in missing
-    assert "seed 2" not in missing
-    (disagree,) = gate(found, "disagree")
-    assert "ort(tf) cpu on outputs" in disagree
-    assert len(gate(found, "slower=5%, disagree,missing ,memory=10%")) == 4
-
-
-def test_what_did_not_run_in_a_is_not_missing_in_b() -> None:
-    dead = ran(case(seed=1), status="unavailable")
-    alone = ran(case(engine="tf"), status="unavailable")
-    found = compare(document(ran(), dead, alone), document(ran(), dead))
-    assert gate(found, "missing") == []
-
-
-def test_more_memory_for_more_work_is_no_breach() -> None:
-    a, b = ran(peak_memory_bytes=100), ran(case(batch=8), peak_memory_bytes=800)
-    assert gate(compare(document(a), document(b)), "memory=10%") == []
-
-
-def test_inconclusive_fails_nothing_and_is_counted() -> None:
-    found = compare(document(ran()), document(ran(time_s=1.06)))
-    assert gate(found, "slower") == []
-    assert any("1 of 1 ratios is inconclusive" in note for note in found.notes)
-
-
-@pytest.mark.parametrize(
-    ("spec", "says"),
-    [
-        ("", "at least one"),
-        ("slower,", "at least one"),
-        ("faster", "unknown condition"),
-        ("slowr=5%", "did you mean 'slower'"),
-        ("slower=", "not a percentage"),
-        ("slower=-5%", "not a percentage"),
-        ("slower=five", "not a percentage"),
-        ("slower=nan", "not a percentage"),
-        ("slower=inf%", "not a percentage"),
-        ("slower=1e3", "not a percentage"),
-        ("slower=5%%", "not a percentage"),
-        ("slower=" + "9" * 400, "not a percentage"),
-        ("slower=1_0", "not a percentage"),
-        ("slower=\u0665", "not a percentage"),
-        ("slower,slower=5%", "more than once"),
-        ("disagree=5%", "takes no value"),
-        ("missing=", "takes no value"),
-        ("memory", "needs a percentage"),
-        ("SLOWER", "did you mean 'slower'"),
-    ],
-)
-def test_bad_gates(spec: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        rules(spec)
-
-
-@given(st.floats(0, 1e6, allow_nan=False).map(lambda x: round(x, 3)), st.booleans(), st.booleans())
-def test_percentages_are_read_as_written(number: float, sign: bool, space: bool) -> None:
-    text = f"slower{' = ' if space else '='}{number:.3f}{'%' if sign else ''}"
-    (rule,) = rules(text)
-    assert rule.limit == pytest.approx(number / 100, abs=1e-12)
-
-
-@given(st.permutations(["slower=5%", "disagree", "missing", "memory=1.5%"]), st.integers(1, 4))
-def test_any_order_of_rules(words: list[str], count: int) -> None:
-    found = rules(",".join(words[:count]))
-    assert [rule.word for rule in found] == [word.partition("=")[0] for word in words[:count]]
-
-
-@given(st.text(max_size=30))
-def test_any_text_is_rules_or_a_usage_error(text: str) -> None:
-    try:
-        found = rules(text)
-    except UsageError:
-        return
-    assert found
-    assert {rule.word for rule in found} <= set(comparing.RULES)
-    assert all(rule.limit is None or 0 <= rule.limit < math.inf for rule in found)

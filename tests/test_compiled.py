@@ -79,10 +79,12 @@ def run(launcher: Launcher, kind: str, case: Case, inputs: Path) -> Report:
 
 def check_twins(launcher: Launcher, model: str, engine: str, phase: str) -> None:
     """A compiled engine and its twin both round as float32 does."""
-    cases = [jobs.case(model, name, phase, batch=2) for name in (engine, TWIN[engine])]
+    cases = [jobs.case(model, name, phase, batch=2, threads=1) for name in (engine, TWIN[engine])]
     inputs = jobs.data_file(launcher, cases[0])
     truth = jobs.observe(
-        launcher, jobs.case(model, TWIN[engine], phase, batch=2, precision="fp64"), inputs
+        launcher,
+        jobs.case(model, TWIN[engine], phase, batch=2, threads=1, precision="fp64"),
+        inputs,
     ).tensors()
     compiled, eager = (jobs.observe(launcher, case, inputs).tensors() for case in cases)
     assert {value.dtype for value in compiled.values()} == {np.dtype("float32")}
@@ -176,7 +178,7 @@ def test_torch_compile_is_cold_once_and_warm_in_later_processes(
     launcher: Launcher, flat: str, cache: Path
 ) -> None:
     """And it computes what eager torch does."""
-    case = jobs.case(flat, "torch-compile", batch=2)
+    case = jobs.case(flat, "torch-compile", batch=2, threads=1)
     inputs = jobs.data_file(launcher, case)
     cold, warm = (run(launcher, "measure", case, inputs).measurement for _ in range(2))
     assert cold is not None

@@ -133,7 +133,9 @@ def test_a_truncated_file_is_refused(file: Path) -> None:
     refused(run("run", str(file), "--shape", "x=1x32", *BRIEF), 1, "chain.onnx")
 
 
-@pytest.mark.parametrize(("what", "numbers"), [("IR version", {"ir": 99}), ("opset", {"opset": 99})])
+@pytest.mark.parametrize(
+    ("what", "numbers"), [("IR version", {"ir": 99}), ("opset", {"opset": 99})]
+)
 def test_what_is_newer_than_the_runtime_names_both_numbers(
     tmp_path: Path, what: str, numbers: dict[str, int]
 ) -> None:

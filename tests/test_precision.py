@@ -17,6 +17,12 @@ from xbench.launch import Launcher
 EPS = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 """Unit roundoff: half the distance of 1 to its neighbour."""
 NATIVES = ("torch", "tf")
+PAIRS = [
+    ("torch", "bf16"),
+    ("torch", "fp16"),
+    ("tf", "bf16"),
+    pytest.param("tf", "fp16", marks=pytest.mark.prove),
+]
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +31,17 @@ def launcher() -> Iterator[Launcher]:
         yield launcher
 
 
-@pytest.mark.parametrize("precision", list(EPS))
-@pytest.mark.parametrize("engine", NATIVES)
+@pytest.mark.parametrize(("engine", "precision"), PAIRS)
 def test_outputs_and_taps_are_of_that_precision(
     launcher: Launcher, engine: str, precision: str
 ) -> None:
     """Values that the type can hold, in float32, off float64 by about its rounding."""
-    case = jobs.case("prednet", engine, precision=precision)
+    case = jobs.case("prednet", engine, precision=precision, threads=1)
     inputs = jobs.data_file(launcher, case)
     report = jobs.observe(launcher, case, inputs, taps=True, perturbations=2)
     seen = report.tensors()
     truth = jobs.observe(
-        launcher, jobs.case("prednet", engine, precision="fp64"), inputs, taps=True
+        launcher, jobs.case("prednet", engine, precision="fp64", threads=1), inputs, taps=True
     ).tensors()
     # Low bits of a float32 that the type has not: 16 of bfloat16, 13 of float16.
     unused = {"bf16": 0xFFFF, "fp16": 0x1FFF}[precision]
@@ -52,15 +57,14 @@ def test_outputs_and_taps_are_of_that_precision(
     assert EPS[precision] / 4 < spread / scale < 8 * EPS[precision]
 
 
-@pytest.mark.parametrize("precision", list(EPS))
-@pytest.mark.parametrize("engine", NATIVES)
+@pytest.mark.parametrize(("engine", "precision"), PAIRS)
 def test_training_is_of_that_precision(launcher: Launcher, engine: str, precision: str) -> None:
     """The first step is off by some roundings; later ones depend on state in the type."""
-    case = jobs.case("prednet", engine, "train", precision=precision)
+    case = jobs.case("prednet", engine, "train", precision=precision, threads=1)
     inputs = jobs.data_file(launcher, case)
     seen = jobs.observe(launcher, case, inputs).tensors()
     truth = jobs.observe(
-        launcher, jobs.case("prednet", engine, "train", precision="fp64"), inputs
+        launcher, jobs.case("prednet", engine, "train", precision="fp64", threads=1), inputs
     ).tensors()
     assert {value.dtype for value in seen.values()} == {np.dtype("float32")}
     assert all(np.isfinite(value).all() for value in seen.values())
@@ -72,7 +76,7 @@ def test_training_is_of_that_precision(launcher: Launcher, engine: str, precisio
 
 def test_adam_moves_bf16_parameters_as_torch_does(launcher: Launcher) -> None:
     """TensorFlow's own kernel cannot: 0.999 is 1 in bfloat16, and 0/0 is NaN."""
-    torch, tf = (jobs.case("prednet", e, "train", precision="bf16") for e in NATIVES)
+    torch, tf = (jobs.case("prednet", e, "train", precision="bf16", threads=1) for e in NATIVES)
     inputs = jobs.data_file(launcher, torch, count=1)
     one, other = (jobs.observe(launcher, case, inputs).tensors() for case in (torch, tf))
     start = draws.parameters(registry.model("prednet"), "tiny", "probe", 0)
@@ -120,7 +124,7 @@ def test_a_missing_kernel_is_unsupported(launcher: Launcher, engine: str, kind: 
     file, old, new, reason = LACKING[engine]
     name = f"zz_lacking_{engine.replace('-', '_')}"
     with jobs.model_copy("prednet", name, {file: (old, new)}):
-        case = jobs.case(name, engine, precision="bf16", batch=2)
+        case = jobs.case(name, engine, precision="bf16", batch=2, threads=1)
         inputs = jobs.data_file(launcher, case, count=1)
         job = Job(kind=kind, case=case, folder=str(launcher.folder()), inputs=str(inputs))
         report = launcher.run(job)
@@ -205,7 +209,12 @@ ARITHMETIC["tf"] = ARITHMETIC["tf"].replace("JIT", "None")
 
 @pytest.mark.parametrize(
     "engine",
-    ["torch", "tf", "tf-xla", pytest.param("torch-compile", marks=pytest.mark.prove)],
+    [
+        "torch",
+        "tf",
+        pytest.param("tf-xla", marks=pytest.mark.prove),
+        pytest.param("torch-compile", marks=pytest.mark.prove),
+    ],
 )
 def test_what_arithmetic_is_done_in(engine: str) -> None:
     """The ground of ``effective_precision`` on the CPU: only inductor keeps float32 in between."""

@@ -65,8 +65,8 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
         latency=Latency(
             median_s=0.1, ci_low_s=0.05, ci_high_s=0.2, p90_s=0.3, p99_s=0.4, n=2, processes=1
         ),
-        ratio=Ratio(to="k", ratio=1.5, ci_low=1.0, ci_high=2.0, rounds=6, p=0.001, family=3, margin=0.02,
-                    floor=0.01, verdict="slower"),
+        ratio=Ratio(to="k", ratio=1.5, ci_low=1.0, ci_high=2.0, rounds=6, p=0.001, family=3,
+                    margin=0.02, floor=0.01, verdict="slower"),
         first_run_s=1.0,
         load_s=2.0,
         compile_s=3.0,

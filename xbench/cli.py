@@ -5,6 +5,7 @@ Imports here are lazy: `xbench --help` must not wait for numpy, let alone for a 
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -324,27 +325,30 @@ def compare(
 ) -> None:
     """Two runs, case by case: ratio, interval, verdict, and what else differs between them."""
     from xbench import compare as comparing
+    from xbench import gate as gating
     from xbench import store as storing
     from xbench.reports import comparison, markdown
 
     for option, target in (("--json", json), ("--md", md)):
         check_target(option, target)
     if fail_on is not None:
-        comparing.rules(fail_on)
+        gating.rules(fail_on)
     path = store or storing.default_path()
-    first, second = storing.read(a, path), storing.read(b, path)
+    with uncollected():
+        first, second = storing.read(a, path), storing.read(b, path)
     again = measured_again(first, second, path) if rerun else None
-    found = comparing.compare(first, second, across_machines=across_machines, rerun=again)
-    reasons = comparing.gate(found, fail_on) if fail_on is not None else []
-    if json is not None:
-        import msgspec
+    with uncollected():
+        found = comparing.compare(first, second, across_machines=across_machines, rerun=again)
+        reasons = gating.gate(found, fail_on) if fail_on is not None else []
+        if json is not None:
+            import msgspec
 
-        write(json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
-    if md is not None:
-        write(md, markdown.comparison(found).encode())
-    if "-" not in (json, md):
-        with stdout() as console:
-            comparison.show(found, console)
+            write(json, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        if md is not None:
+            write(md, markdown.comparison(found).encode())
+        if "-" not in (json, md):
+            with stdout() as console:
+                comparison.show(found, console)
     for reason in reasons:
         say(f"gate failed: {reason}")
     raise typer.Exit(GATE_FAILED if reasons else 0)
@@ -352,15 +356,14 @@ def compare(
 
 def measured_again(a: Document, b: Document, store: Path) -> Document:
     """Both sides of a comparison in one interleaved schedule; kept in the store too."""
-    from xbench import compare as comparing
-    from xbench import noise
+    from xbench import noise, pairing
     from xbench import rerun as rerunning
     from xbench import store as storing
     from xbench.reports.progress import show_progress
 
     with show_progress() as progress:
         document = rerunning.rerun(
-            a, b, comparing.repeatable(a, b), progress, sys.argv[1:], noise.path_beside(store)
+            a, b, pairing.repeatable(a, b), progress, sys.argv[1:], noise.path_beside(store)
         )
     storing.Store(store).save(document)
     return document
@@ -390,12 +393,13 @@ def show(
             with stdout() as console:
                 runs.show(stored, console)
         return
-    document = storing.read(name, path)
-    if json is not None:
-        write(json, storing.encode(document))
-    if json != "-":
-        with stdout() as console:
-            terminal.show(document, console)
+    with uncollected():
+        document = storing.read(name, path)
+        if json is not None:
+            write(json, storing.encode(document))
+        if json != "-":
+            with stdout() as console:
+                terminal.show(document, console)
 
 
 def deliver(document: Document, json: str | None, store: Path | None) -> int:
@@ -457,6 +461,18 @@ def stdout() -> Iterator[Console]:
     except OSError as error:
         abandon_stdout()
         raise StoreError(f"cannot write to stdout: {error.strerror}") from error
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector: a document is no garbage, and every pass walks all of it."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def abandon_stdout() -> None:

@@ -249,11 +249,12 @@ def in_words(value: Any) -> str:
     """A field of a case: ``x 1x3x224x224`` for shapes; empty where it has none."""
     if type(value) in PLAIN:
         return str(value)
+    if isinstance(value, (tuple, list)):
+        if value and isinstance(value[0], Mapping):  # A cycle: one shape after the other.
+            return " / ".join(map(in_words, value))
+        return "x".join(map(str, value))
     if isinstance(value, Mapping):
         return ", ".join([f"{key} {in_words(item)}" for key, item in value.items()])
-    if isinstance(value, tuple | list):
-        nested = any(isinstance(item, Mapping) for item in value)
-        return (" / " if nested else "x").join(map(in_words, value))
     return "" if value is None else str(value)
 
 
@@ -267,8 +268,8 @@ def names(results: Sequence[CaseResult]) -> dict[str, str]:
     for (_, _, _, label), same in twins.items():
         fields = varied([result.case for result in same])
         for result in same:
-            extra = [f"{f} {in_words(getattr(result.case, f)) or 'none'}" for f in fields]
-            found[result.key] = ", ".join([label, *extra])
+            words = [f"{f} {in_words(getattr(result.case, f)) or 'none'}" for f in fields]
+            found[result.key] = ", ".join([label, *words])
     return found
 
 

@@ -155,8 +155,7 @@ def check(request: Request) -> None:
     in_turn = any(len(several) > 1 for several in request.shapes.values())
     threaded = any(number > 1 for number in request.concurrency)
     if request.soak_s is not None and (in_turn or threaded):
-        raise UsageError("--soak runs one thread and one shape: leave --concurrency and all but one "
-                         "shape out")
+        raise UsageError("--soak runs one thread and one shape: leave the others out")
     if in_turn and threaded:
         raise UsageError("--concurrency calls one shape: give one, or leave --concurrency out")
     if request.files and "infer" not in request.phases:

@@ -2,6 +2,9 @@
 
 Values are frozen. Raw samples are kept; statistics derived from them are marked as derived by
 living in ``latency``. Units are in the names: ``_s`` seconds, ``_bytes`` bytes.
+
+What a document holds thousands of is ``gc=False``: by the types of its fields it refers to nothing
+that could refer back, and the garbage collector need not walk it.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ STATUSES = (
 )
 
 
-class Samples(msgspec.Struct, frozen=True):
+class Samples(msgspec.Struct, frozen=True, gc=False):
     """Durations of single bodies from one fresh process, in the order they were taken.
 
     ``per_sample`` bodies were timed together when one is shorter than the clock is fine; the
@@ -47,7 +50,7 @@ class Samples(msgspec.Struct, frozen=True):
     device_s: list[float] = []
 
 
-class Visit(msgspec.Struct, frozen=True, kw_only=True):
+class Visit(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One shape of a cycle in one process: its first run in the session, and later samples."""
 
     shape: Mapping[str, Shape]
@@ -55,7 +58,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     samples: Samples
 
 
-class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+class Conditions(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What else the machine did while one process sampled: None where it does not say.
 
     ``foreign_cpus``: CPUs that other processes kept busy, on average. ``steal``: share of the CPUs'
@@ -103,7 +106,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     conditions: Conditions | None = None
 
 
-class Trend(msgspec.Struct, frozen=True, kw_only=True):
+class Trend(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether a quantity rose or fell over a soak. The test and the slope: ``stats.trend``.
 
     ``change`` is the slope times the duration, relative to the median; ``p`` of no trend at all.
@@ -115,7 +118,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
 
 
-class SoakWindow(msgspec.Struct, frozen=True, kw_only=True):
+class SoakWindow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One stretch of a soak. ``p99_s`` is None where too few bodies ran in it."""
 
     at_s: float
@@ -125,7 +128,7 @@ class SoakWindow(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int
 
 
-class Soak(msgspec.Struct, frozen=True, kw_only=True):
+class Soak(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A case run without pause: raw windows, and trends derived from them."""
 
     duration_s: float
@@ -133,7 +136,7 @@ class Soak(msgspec.Struct, frozen=True, kw_only=True):
     trends: list[Trend] = []
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
+class Latency(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Derived from samples: median of process medians with a 95 % interval over processes."""
 
     median_s: float
@@ -145,7 +148,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     processes: int
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """Where nodes ran. ``ops`` counts operator types, so that a straggler can be named."""
 
     ep: str
@@ -154,7 +157,7 @@ class Placement(msgspec.Struct, frozen=True):
     ops: Mapping[str, int] = {}
 
 
-class OpTime(msgspec.Struct, frozen=True, rename={"op_class": "class"}):
+class OpTime(msgspec.Struct, frozen=True, gc=False, rename={"op_class": "class"}):
     """Self time of one operator in one stage, summed over ``count`` calls per step."""
 
     op: str
@@ -165,7 +168,7 @@ class OpTime(msgspec.Struct, frozen=True, rename={"op_class": "class"}):
     time_s: float
 
 
-class Profile(msgspec.Struct, frozen=True, kw_only=True):
+class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Operator time per step: sum of ``ops`` + ``unattributed_s`` = ``wall_s``.
 
     ``correction`` says what was subtracted for the profiler's own cost and how it was found.
@@ -179,7 +182,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     ops: list[OpTime]
 
 
-class TensorMetrics(msgspec.Struct, frozen=True, kw_only=True):
+class TensorMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How far tensor ``name`` is from its reference. Formulas stand in ``numerics``."""
 
     name: str
@@ -197,7 +200,7 @@ class TensorMetrics(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Why a limit is what it is, for the tensor that decided.
 
     ``error_rms``: the judged side's RMS error to float64. ``source_error_rms``: that of the side
@@ -216,7 +219,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     decided_by: str = ""
 
 
-class Agreement(msgspec.Struct, frozen=True, kw_only=True):
+class Agreement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The verdict on a pair: ``a`` is judged, ``b`` is what it is held against (case keys)."""
 
     a: str
@@ -229,7 +232,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
+class CaseResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Everything known of a case. A case that did not run has a status and a reason.
 
     ``asked`` is false for a case that only served a verdict: it was computed, not measured.
@@ -266,7 +269,7 @@ class CaseResult(msgspec.Struct, frozen=True, kw_only=True):
     asked: bool = True
 
 
-class Ratio(msgspec.Struct, frozen=True, kw_only=True):
+class Ratio(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Derived: time of this case over that of ``to``, paired by round, and the verdict on it.
 
     ``verdict`` (``faster slower same inconclusive``) is by the law of ``speed``: ``p`` of no

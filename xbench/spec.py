@@ -163,7 +163,7 @@ def file_spec(name: str, signature: Signature) -> ModelSpec:
     )
 
 
-class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
+class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, gc=False):
     """One cell to measure. Two cases with equal fields are the same experiment.
 
     ``graph`` is the digest of a user's ONNX file (``source`` is then ``file``): a file is known by

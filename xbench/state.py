@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -64,7 +64,10 @@ def results(
 
     Ratios are to the case that ``against`` names, by key, else to the reference engine's.
     """
-    found = [ratio(state, reference(state, states, natives, against)) for state in states]
+    found = [
+        ratio(state, to)
+        for state, to in zip(states, references(states, natives, against), strict=True)
+    ]
     present = [item for item in found if item is not None]
     floors = [None if noise is None else floor(noise, item.rounds) for item in present]
     judged = iter(speed.judge(present, floors))
@@ -165,30 +168,47 @@ def ratio(state: State, to: State | None) -> Ratio | None:
     )
 
 
-def reference(
-    state: State, states: Sequence[State], natives: Sequence[str], against: Mapping[str, str]
-) -> State | None:
-    """What a case's time is held against: the first native engine on the cpu, else the first case.
+def references(
+    states: Sequence[State], natives: Sequence[str], against: Mapping[str, str]
+) -> list[State | None]:
+    """What each case's time is held against: the first native engine on the cpu, else the first.
 
     The one in the same setting (threads, precision, concurrency); the reference of a setting is
-    itself held against the first case of the same batch. None where that is the case itself.
+    itself held against the first case of the same batch. None where that is the case itself. Where
+    ``against`` names cases, by key, it is those and no others.
     """
     if against:
-        named = against.get(state.case.key)
-        return next((other for other in states if other.case.key == named), None)
-    peers = [
-        peer
-        for peer in states
-        if peer.measurements
-        and experiment(peer.case) == experiment(state.case)
-        and peer.case.batch == state.case.batch
-    ]
-    alike = [peer for peer in peers if setting(peer.case) == setting(state.case)]
-    native = [p for p in alike if p.case.engine in natives[:1] and p.case.device == "cpu"]
-    first = next(iter([*native, *alike, *peers]), None)
-    if first is state:
-        first = peers[0]
-    return None if first is state else first
+        by_key = {state.case.key: state for state in states}
+        return [by_key.get(against.get(state.case.key, "")) for state in states]
+    firsts: dict[Hashable, State] = {}
+    of_setting: dict[Hashable, State] = {}
+    for state in states:
+        if state.measurements:
+            firsts.setdefault(comparable(state.case), state)
+            same = of_setting.setdefault(comparable_in_setting(state.case), state)
+            if native(state.case, natives) and not native(same.case, natives):
+                of_setting[comparable_in_setting(state.case)] = state
+    found = []
+    for state in states:
+        first = firsts.get(comparable(state.case))
+        best = of_setting.get(comparable_in_setting(state.case), first)
+        to = first if best is state else best
+        found.append(None if to is state else to)
+    return found
+
+
+def native(case: Case, natives: Sequence[str]) -> bool:
+    """Whether others are held against it: the first native engine, on the cpu."""
+    return case.engine in natives[:1] and case.device == "cpu"
+
+
+def comparable(case: Case) -> Hashable:
+    """Cases alike in these may be held against each other."""
+    return experiment(case), case.batch
+
+
+def comparable_in_setting(case: Case) -> Hashable:
+    return comparable(case), setting(case)
 
 
 def experiment(case: Case) -> tuple[str, ...]:

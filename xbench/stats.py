@@ -222,13 +222,16 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def process_medians(samples: Sequence[Samples]) -> dict[tuple[int, int], float]:
-    """The median of every process that has values, by round and process."""
+    """The median of every process that has values, by round and process.
+
+    Raises ValueError that names a process whose median is not a positive number.
+    """
     values: dict[tuple[int, int], list[float]] = defaultdict(list)
     for part in samples:
-        values[part.round, part.process].extend(part.values_s)
+        values[part.round, part.process] += part.values_s
     medians = {key: statistics.median(found) for key, found in values.items() if found}
     for (round_, process), median in medians.items():
-        if not (median > 0 and math.isfinite(median)):
+        if not 0 < median < math.inf:
             raise ValueError(f"process {process} of round {round_} took {median} s")
     return medians
 
