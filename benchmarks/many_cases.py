@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import io
 import random
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -96,6 +98,12 @@ def shown(action: Callable[[io.StringIO, int], None]) -> str:
     return ", ".join(map(at, (80, 160)))
 
 
+def command(*arguments: str) -> float:
+    """Seconds of a whole command, from its start to its end."""
+    words = [sys.executable, "-m", "xbench.cli", *arguments]
+    return timed(lambda: subprocess.run(words, check=True, stdout=subprocess.DEVNULL))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000)
@@ -119,6 +127,11 @@ def main() -> None:
     print(f"markdown: {timed(lambda: markdown.comparison(kept[0])):.3f} s")
     print(f"terminal.show: {shown(lambda f, w: terminal.show(a, terminal.make_console(f, w)))}")
     with tempfile.TemporaryDirectory() as folder:
+        files = [str(Path(folder) / f"{name}.json") for name in "ab"]
+        for file, run_of in zip(files, (a, b), strict=True):
+            Path(file).write_bytes(store.encode(run_of))
+        print(f"xbench show, whole command: {command('show', files[0]):.3f} s")
+        print(f"xbench compare, whole command: {command('compare', *files):.3f} s")
         large = store.Store(Path(folder) / "large.sqlite")
         large.save(a)
         print(f"store, load the run: {timed(lambda: large.load('last')):.3f} s")

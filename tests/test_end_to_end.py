@@ -32,7 +32,7 @@ def document(export_cache: Path) -> Document:
         devices=("cpu", "cuda"),
         threads=(2,),
         rounds=2,
-        budget_s=0.4,
+        iterations=3,
         cache=str(export_cache),
     )
     assert plan.natives(request) == ["torch", "tf"]
@@ -53,7 +53,7 @@ def test_each_case_has_samples_profile_and_memory(document: Document) -> None:
     for result in asked(document):
         assert [sample.round for sample in result.samples] == [0, 1]
         assert result.latency is not None
-        assert all(sample.values_s for sample in result.samples)
+        assert all(len(sample.values_s) == 3 for sample in result.samples)
         assert [c.wall_s > 0 for c in result.conditions] == [True, True]
         assert result.items_per_s == pytest.approx(result.case.batch / result.latency.median_s)
         assert result.latency.median_s > 0

@@ -15,7 +15,7 @@ from xbench import gpu, guards, machine
 from xbench.guards import Counters
 from xbench.result import Conditions
 
-TICK = guards.TICK_S
+TICK = machine.TICK_S
 CALM = Conditions(wall_s=1.0, cpus=2, own_cpu_s=1.0)
 
 

@@ -3,6 +3,8 @@
 Iterations within a process are autocorrelated, and a fresh process is a random effect of its
 own, so that intervals from pooled iterations are wrong. Times are compared on the log scale,
 where a ratio is a difference. Intervals are two-sided 95 %, from Student's t.
+
+numpy and scipy are imported where they compute: a report that only reads need not wait for them.
 """
 
 from __future__ import annotations
@@ -11,12 +13,14 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
 from xbench.result import Latency, Ratio, Samples
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MIN_FOR_INTERVAL = 3
 """Processes or rounds. With two, t with one degree of freedom is 12.7: an interval says nothing."""
@@ -61,8 +65,8 @@ def latency(samples: Sequence[Samples]) -> Latency:
         median_s=median,
         ci_low_s=low,
         ci_high_s=high,
-        p90_s=float(np.quantile(pooled, 0.90)) if single and len(pooled) >= MIN_FOR_P90 else None,
-        p99_s=float(np.quantile(pooled, 0.99)) if single and len(pooled) >= MIN_FOR_P99 else None,
+        p90_s=_quantile(pooled, 0.90) if single and len(pooled) >= MIN_FOR_P90 else None,
+        p99_s=_quantile(pooled, 0.99) if single and len(pooled) >= MIN_FOR_P99 else None,
         n=len(pooled),
         processes=len(medians),
     )
@@ -150,6 +154,8 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     r = 0.5 and no trend, p is at most 0.01 in 3.6 % of simulated series; with r = 0, in under 1 %.)
     Raises ValueError under ``MIN_FOR_TREND`` values.
     """
+    import numpy as np
+
     n = len(values)
     if n < MIN_FOR_TREND:
         raise ValueError(f"a trend needs {MIN_FOR_TREND} values, not {n}")
@@ -179,10 +185,17 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
 
 def _monotone(y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The rising or falling curve that is nearest to ``y`` in squares (isotonic regression)."""
+    import numpy as np
     from scipy.optimize import isotonic_regression
 
     fits = [isotonic_regression(y, increasing=up).x for up in (True, False)]
     return np.asarray(min(fits, key=lambda fit: float(((y - fit) ** 2).sum())))
+
+
+def _quantile(values: Sequence[float], q: float) -> float:
+    import numpy as np
+
+    return float(np.quantile(values, q))
 
 
 def _chance(logs: Sequence[float]) -> float | None:
