@@ -22,9 +22,9 @@ from xbench import compare, store
 from xbench.result import Document
 
 
-def one(engine: str, count: int) -> Document:
+def one(engine: str, count: int, threads: int) -> Document:
     """A run of ``count`` arms, each compared with the first."""
-    asked = arms.request(engine)
+    asked = arms.request(engine, threads=threads)
     cases = arms.arms(asked, [f"arm{k:02d}" for k in range(count)], {})
     return arms.measure(asked, cases, {case.key: cases[0].key for case in cases[1:]})
 
@@ -78,13 +78,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", default="noise")
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--arms", type=int, default=21)
     parser.add_argument("--between", type=int, default=7)
     parser.add_argument("--keep", type=Path, help="folder for the runs, as JSON")
     options = parser.parse_args()
     documents = []
     for number in range(options.runs):
-        documents.append(one(options.engine, options.arms))
+        documents.append(one(options.engine, options.arms, options.threads))
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             (options.keep / f"aa-{options.engine}-{number}.json").write_bytes(

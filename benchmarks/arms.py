@@ -13,7 +13,13 @@ from xbench.result import CaseResult, Document
 from xbench.spec import Case
 
 
-def request(engine: str, *, budget_s: float | None = None, rounds: int | None = None) -> Request:
+def request(
+    engine: str,
+    *,
+    threads: int | None = None,
+    budget_s: float | None = None,
+    rounds: int | None = None,
+) -> Request:
     """A cheap case: PredNet tiny, inference. The engine `noise` computes its own fixed body."""
     return Request(
         models=("prednet",),
@@ -21,7 +27,7 @@ def request(engine: str, *, budget_s: float | None = None, rounds: int | None = 
         phases=("infer",),
         engines=(engine,),
         sources=("torch",),
-        threads=(environment.usable_cpus(),),
+        threads=(threads or environment.usable_cpus(),),
         steps=1,
         rounds=rounds,
         budget_s=budget_s,

@@ -42,7 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41)
     rounds = parser.parse_args().rounds
-    a = np.linspace(0, 1, 60 * 60, dtype=np.float64).reshape(60, 60)
+    a = np.linspace(0, 1, 96 * 96, dtype=np.float64).reshape(96, 96)
     out = np.empty_like(a)
 
     def product() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import io
 import random
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -144,6 +145,10 @@ def main() -> None:
         print(f"store of {arguments.runs} runs, last: {timed(lambda: many.load('last')):.3f} s")
         by_id = timed(lambda: many.load("run000000"))
         print(f"store of {arguments.runs} runs, by id: {by_id:.3f} s")
+        place = ("--store", str(many.path))
+        for words in (("show",), ("show", "--list"), ("compare", "run000000", "last")):
+            seconds = statistics.median(command(*words, *place) for _ in range(5))
+            print(f"the same store, xbench {' '.join(words)}, whole command: {seconds:.3f} s")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/power.py [--trials 40] [--percent 5 3]
 
 A trial measures three arms in one run: a fixed body, and the same body with so many percent more
-work (more matrices to multiply: real work, not a pause). Trials share nothing.
+work (the same matrices, more passes over them: real work, not a pause). Trials share nothing.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ import math
 import statistics
 
 from benchmarks import arms
-from xbench.runners.noise import MATRICES
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=40)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--percent", type=float, nargs="+", default=[5.0, 3.0])
     options = parser.parse_args()
-    base = 4 * MATRICES  # Large enough that a percent is several matrices.
+    base = 100
     work = {percent: round(base * (1 + percent / 100)) for percent in options.percent}
     verdicts: dict[float, collections.Counter[str]] = collections.defaultdict(collections.Counter)
     ratios = collections.defaultdict(list)
     rounds = []
     for trial in range(options.trials):
-        asked = arms.request("noise")
+        asked = arms.request("noise", threads=options.threads)
         names = ["base", *(f"plus{percent:g}" for percent in work)]
-        planted = {f"plus{percent:g}": {"matrices": str(n)} for percent, n in work.items()}
-        cases = arms.arms(asked, names, {"base": {"matrices": str(base)}} | planted)
+        planted = {f"plus{percent:g}": {"passes": str(n)} for percent, n in work.items()}
+        cases = arms.arms(asked, names, {"base": {"passes": str(base)}} | planted)
         found = arms.by_arm(
             arms.measure(asked, cases, {case.key: cases[0].key for case in cases[1:]})
         )

@@ -62,9 +62,9 @@ def processes(
 # -- rounds --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("walls_s", "rounds"), [(0.1, 20), (CHEAP_S, 20), (1.01, 6), (500.0, 6)])
-def test_a_cheap_case_gets_twenty_rounds_and_a_dear_one_six(walls_s: float, rounds: int) -> None:
-    assert (CHEAP_ROUNDS, ROUNDS) == (20, 6)
+@pytest.mark.parametrize(("walls_s", "rounds"), [(0.1, 30), (CHEAP_S, 30), (1.01, 6), (500.0, 6)])
+def test_a_cheap_case_gets_thirty_rounds_and_a_dear_one_six(walls_s: float, rounds: int) -> None:
+    assert (CHEAP_ROUNDS, ROUNDS) == (30, 6)
     assert processes(Schedule(), takes_s=0.25, walls_s=walls_s) == rounds
 
 
@@ -97,7 +97,7 @@ def test_the_median_of_the_replicates_says_whether_they_are_cheap() -> None:
 @pytest.mark.parametrize(
     ("budget_s", "takes_s", "rounds"),
     [
-        (10.0, 0.5, 20),  # It holds all of them.
+        (20.0, 0.5, 30),  # It holds all of them.
         (10.0, 1.0, 11),  # The last one may begin where a tenth more is enough for it.
         (10.0, 3.0, 3),
         (10.0, 100.0, 1),
@@ -130,13 +130,13 @@ def test_the_budget_is_shared_by_the_rounds() -> None:
     def share(walls_s: Sequence[float] = (), **fields: Any) -> float:
         return Schedule(**fields).settings([], walls_s).budget_s
 
-    assert share() == BUDGET_S / 20
+    assert share() == BUDGET_S / CHEAP_ROUNDS
     assert share(walls_s=[9.0]) == BUDGET_S / 6
-    assert share(budget_s=60.0) == 3.0
+    assert share(budget_s=60.0) == 2.0
     assert share(budget_s=60.0, walls_s=[9.0]) == 10.0
     assert share(budget_s=60.0, rounds=4) == 15.0
     assert share(rounds=10) == BUDGET_S / 10
-    assert share(ci_width=0.01) == BUDGET_S / 20, "more processes rather than longer ones"
+    assert share(ci_width=0.01) == BUDGET_S / CHEAP_ROUNDS, "more processes rather than longer ones"
 
 
 def test_a_budget_that_was_asked_for_is_not_stretched_for_a_long_body() -> None:

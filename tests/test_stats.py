@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xbench import stats
 from xbench.result import Latency, Samples
 from xbench.stats import half_width, latency, ratio, trend
 
@@ -237,12 +238,48 @@ def p_of(logs: Sequence[float]) -> float | None:
     return found.p
 
 
-@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=20))
-def test_p_is_that_of_students_test(logs: list[float]) -> None:
+@given(st.lists(st.floats(-0.5, 0.5), min_size=3, max_size=9))
+def test_p_of_few_rounds_is_that_of_students_test(logs: list[float]) -> None:
     from scipy.stats import ttest_1samp
 
     if np.ptp(logs) > 1e-6:
         assert p_of(logs) == pytest.approx(ttest_1samp(logs, 0.0).pvalue, rel=1e-6)
+
+
+@given(st.lists(st.floats(-0.5, 0.5), min_size=10, max_size=40))
+def test_p_of_many_rounds_is_that_of_yuens_test(logs: list[float]) -> None:
+    from scipy.stats import trim_mean, ttest_ind
+
+    mean, error, df = stats.trimmed(logs)
+    assert mean == pytest.approx(float(trim_mean(logs, 0.2)), abs=1e-12)
+    assert df == len(logs) - 2 * (len(logs) // 5) - 1
+    if error is not None and error > 1e-6:
+        # Against values without any spread the test of two samples is that of one.
+        zeros = [0.0] * len(logs)
+        expected = ttest_ind(logs, zeros, trim=0.2, equal_var=False).pvalue
+        assert p_of(logs) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_few_rounds_with_a_busy_neighbour_do_not_hide_a_difference() -> None:
+    random = np.random.default_rng(5)
+    clean = random.normal(np.log(1.05), 0.02, 30)
+    spoilt = clean.copy()
+    spoilt[[3, 11, 19]] += 0.4
+    spoilt[[7, 23]] -= 0.3
+    p = p_of(list(spoilt))
+    assert p is not None
+    assert p < 1e-6
+    plain = spoilt.mean() / (spoilt.std(ddof=1) / np.sqrt(30))
+    assert plain < 3, "a plain mean would leave it open"
+
+
+@given(st.lists(st.floats(1e-6, 10.0), min_size=10, max_size=60))
+def test_the_interval_of_many_processes_is_that_of_ranks(medians: list[float]) -> None:
+    from scipy.stats import quantile_test
+
+    found = latency(one_each(*medians))
+    expected = quantile_test(medians, q=0, p=0.5).confidence_interval(0.95)
+    assert (found.ci_low_s, found.ci_high_s) == (expected.low, expected.high)
 
 
 @pytest.mark.parametrize(("rounds", "has"), [(1, False), (2, False), (3, True)])

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from xbench import environment, guards
+from xbench import environment, guards, stats
 from xbench.bench import Settings
 from xbench.errors import EngineError, StoreError
 from xbench.jobs import Job
@@ -35,27 +35,33 @@ PROCESS_S = 0.25
 """What a process takes in all, roughly."""
 PAUSE_S = 2.0
 """Between two runs. Each also has a new host, as stored runs have."""
-CLIP = 4.0
-"""Standard deviations beyond which a log ratio counts as if it were there."""
 DISTURBED = 0.1
 """Share of the processes: the clip bears about as many. With others at 1.4 of two CPUs the
 estimate was 0.35: a week of verdicts must not rest on that."""
 OLD = timedelta(days=7)
 CONFIDENCE = 0.99
-LEAST = 3
+LEAST = 4
 """Processes in a run: fewer have no spread to speak of."""
 
 
 def measure(
-    launcher: Launcher, progress: Progress, *, processes: int = 24, runs: int = 0
+    launcher: Launcher,
+    progress: Progress,
+    *,
+    processes: int = 24,
+    runs: int = 0,
+    threads: int | None = None,
 ) -> tuple[Noise, list[Conditions]]:
     """Measure a fixed body in ``processes`` fresh processes, one after the other.
 
-    With ``runs`` they are divided into as many runs, with a pause and a new host between them.
+    The body runs on ``threads`` (None: all CPUs that may be used here): the more of them must
+    keep step, the noisier. With ``runs`` the processes are divided into as many runs, with a pause
+    and a new host between them.
     Also gives the conditions of every process; what disturbed them is noted. Raises EngineError
     with the reason when a process fails, ValueError for too few processes.
     """
     blocks = max(1, runs)
+    threads = threads or environment.usable_cpus()
     if processes < LEAST * blocks:
         raise ValueError(f"{processes} processes are too few for {blocks} runs")
     progress.plan(PROCESS_S * processes + PAUSE_S * (blocks - 1))
@@ -69,12 +75,12 @@ def measure(
                 time.sleep(PAUSE_S)
         of = f" (run {block + 1} of {blocks})" if runs else ""
         with progress.task(f"noise of this machine{of}", PROCESS_S * count):
-            logs.append([process(launcher, k, block, seen) for k in range(count)])
+            logs.append([process(launcher, k, block, seen, threads) for k in range(count)])
     for sentence in guards.warnings(seen):
         progress.note(f"while the noise was measured, {sentence}")
     differences = [b - a for run in logs for a, b in pairwise(run)]
     found = Noise(
-        machine=machine_key(),
+        machine=machine_key(threads),
         measured=timestamp(),
         pair_sd=spread(differences),
         processes=processes,
@@ -89,16 +95,11 @@ def is_disturbed(seen: Sequence[Conditions]) -> bool:
     return sum(map(guards.is_crowded, seen)) > DISTURBED * len(seen)
 
 
-def process(launcher: Launcher, number: int, block: int, seen: list[Conditions]) -> float:
+def process(
+    launcher: Launcher, number: int, block: int, seen: list[Conditions], threads: int
+) -> float:
     """The log median of one fresh process; its conditions are added to ``seen``."""
-    case = Case(
-        model="",
-        size="",
-        phase="infer",
-        engine=ENGINE,
-        device="cpu",
-        threads=environment.usable_cpus(),
-    )
+    case = Case(model="", size="", phase="infer", engine=ENGINE, device="cpu", threads=threads)
     job = Job(
         kind="noise",
         case=case,
@@ -124,19 +125,16 @@ def renew_host(launcher: Launcher) -> None:
 
 
 def spread(differences: Sequence[float]) -> float:
-    """Standard deviation about zero of the log ratios of neighbours, clipped.
+    """Scale of the log ratios of neighbours, as the trimmed mean of a comparison meets it.
 
-    All adjacent ones are taken (von Neumann's mean square successive difference, 1941): of n
-    processes its variance is that of 2n/3 degrees of freedom, where the n/2 separate pairs have
-    n/2. Either ignores a slow drift. A ratio beyond ``CLIP`` robust standard deviations (1.4826
-    times the median size) counts as if it were there: one hiccup among 24 raises the result 1.6
-    times instead of 4.3 times (simulated, a hiccup of 20 standard deviations). The median size
-    alone would not see tails: with a tenth of the processes five times as noisy, the 99 % floor
-    held in 92 % of simulated comparisons of 15 rounds, clipped in 95 %, unclipped in 96 %.
+    The standard error of ``stats.trimmed`` times sqrt(n): for normal noise about its standard
+    deviation, and not much more where now and then a process meets a busy neighbour. All adjacent
+    ratios are taken, which ignores a slow drift as pairs do (von Neumann's successive differences,
+    1941): of n processes that is worth 2n/3 degrees of freedom, where separate pairs have n/2.
     """
-    scale = 1.4826 * statistics.median(map(abs, differences))
-    limit = CLIP * scale if scale > 0 else math.inf
-    return math.sqrt(statistics.fmean(min(abs(value), limit) ** 2 for value in differences))
+    _, error, _ = stats.trimmed(differences)
+    assert error is not None, "measure() refuses too few processes"
+    return error * math.sqrt(len(differences))
 
 
 def floor(noise: Noise, rounds: int, confidence: float = CONFIDENCE) -> float:
@@ -168,14 +166,18 @@ def quantile(freedom: float, confidence: float) -> float:
     return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
-def machine_key() -> str:
-    """This machine in a line: processor, CPUs, memory, and a hash of its name on the network."""
+def machine_key(threads: int | None = None) -> str:
+    """This machine in a line: processor, CPUs, memory, a hash of its name on the network.
+
+    And how many threads the body ran on (None: all CPUs that may be used).
+    """
     import psutil
 
     memory = psutil.virtual_memory().total / 2**30
     name = hashlib.sha256(platform.node().encode()).hexdigest()[:6]
     cpus = environment.usable_cpus()
-    return f"{environment.cpu_name()}, {cpus} CPUs, {memory:.1f} GiB, host {name}"
+    on = f"{threads or cpus} threads"
+    return f"{environment.cpu_name()}, {cpus} CPUs, {memory:.1f} GiB, host {name}, {on}"
 
 
 def timestamp() -> str:
@@ -189,8 +191,8 @@ def age(noise: Noise, now_iso: str) -> timedelta:
 
 
 def is_old(noise: Noise, now_iso: str) -> bool:
-    """Whether it has to be measured anew: it is of another machine, or older than ``OLD``."""
-    return noise.machine != machine_key() or age(noise, now_iso) > OLD
+    """Whether it is older than ``OLD`` and has to be measured anew."""
+    return age(noise, now_iso) > OLD
 
 
 # -- the file ------------------------------------------------------------------------------------
@@ -201,9 +203,12 @@ def path_beside(store: Path) -> Path:
     return store.with_name("noise.json")
 
 
-def load(path: Path, progress: Progress | None = None) -> Noise | None:
-    """The noise of this machine; None where none is kept. What is damaged is noted as such."""
-    return _read(path, progress or Progress()).get(machine_key())
+def load(path: Path, progress: Progress | None = None, threads: int | None = None) -> Noise | None:
+    """The noise of this machine on so many ``threads``; None where none is kept.
+
+    What is damaged is noted as such.
+    """
+    return _read(path, progress or Progress()).get(machine_key(threads))
 
 
 def save(path: Path, noise: Noise) -> None:
@@ -214,17 +219,24 @@ def save(path: Path, noise: Noise) -> None:
         raise StoreError(f"cannot write the noise to {path}: {error.strerror}") from error
 
 
-def known(path: Path, launcher: Launcher, progress: Progress, *, renew: bool) -> Noise | None:
+def known(
+    path: Path,
+    launcher: Launcher,
+    progress: Progress,
+    *,
+    renew: bool,
+    threads: int | None = None,
+) -> Noise | None:
     """The noise that is kept; with ``renew`` it is measured and kept first, if none or old.
 
     What stands in the way is noted and stops nothing: None, or an old one, is the answer then.
     What was measured while others were busy is an answer for now, and is not kept.
     """
-    kept = load(path, progress)
+    kept = load(path, progress, threads)
     if not renew or (kept is not None and not is_old(kept, timestamp())):
         return kept
     try:
-        found, seen = measure(launcher, progress)
+        found, seen = measure(launcher, progress, threads=threads)
     except EngineError as error:
         progress.note(f"the noise of this machine is not known: {error}")
         return kept

@@ -164,7 +164,13 @@ class Session:
         real = all(known[state.case.engine].shipped for state in self.running())
         if self.noise_file is not None and real:
             compared = len(self.running()) > 1 and self.request.soak_s is None
-            self.noise = noise.known(self.noise_file, self.launcher, self.progress, renew=compared)
+            self.noise = noise.known(
+                self.noise_file,
+                self.launcher,
+                self.progress,
+                renew=compared,
+                threads=max(state.case.threads for state in self.running()),
+            )
 
     def measure(self) -> None:
         """Rounds over all cases, in a new random order each, one process at a time."""
