@@ -41,17 +41,15 @@ class NoiseRunner(Runner):
         return {}
 
     def load(self, work: Work) -> None:
-        self.prepare(work.case.threads)
         # Benchmarks plant a slow-down: more passes over the same, fewer matrices.
-        if passes := work.case.options.get("passes"):
-            self.passes = int(passes)
-            self.a, self.b = self.a[:, :PASSED].copy(), self.b[:, :PASSED].copy()
-            self.out = np.empty_like(self.a)
+        passes = int(work.case.options.get("passes", "0"))
+        self.prepare(work.case.threads, PASSED if passes else MATRICES)
+        self.passes = passes or 1
 
-    def prepare(self, threads: int) -> None:
+    def prepare(self, threads: int, matrices: int = MATRICES) -> None:
         """Make the matrices and start the threads."""
         self.passes = 1
-        shape = (threads, MATRICES, SIDE, SIDE)
+        shape = (threads, matrices, SIDE, SIDE)
         self.a = np.linspace(-1, 1, np.prod(shape), dtype=np.float32).reshape(shape)
         self.b = self.a[:, ::-1].copy()
         self.out = np.empty_like(self.a)
