@@ -7,7 +7,7 @@ GPU_WHEEL := platform_machine == "x86_64" or platform_machine == "AMD64"
 PLAIN_WHEEL := platform_machine != "x86_64" and platform_machine != "AMD64"
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check prove bench install format lock clean
+.PHONY: demo test check prove install format lock clean
 
 demo: install  ## the main job: PredNet on every engine, on CUDA where there is any
 	$(BIN)/xbench run prednet --ep cuda,cpu --allow unavailable
@@ -20,8 +20,14 @@ check: install  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-prove: install  ## the long proofs: every "measured by" figure of the documents
+prove: install  ## the long proofs, an hour and a half on a quiet machine: what the documents claim
+	HYPOTHESIS_PROFILE=search $(BIN)/pytest -q $$(grep -l hypothesis tests/test_*.py)
 	$(BIN)/pytest -m prove -s
+	$(BIN)/python -m benchmarks.harness
+	$(BIN)/python -m benchmarks.many_cases
+	$(BIN)/python -m benchmarks.replicates
+	$(BIN)/python -m benchmarks.power
+	$(BIN)/python -m benchmarks.aa
 
 install: $(STAMP)
 

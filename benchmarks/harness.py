@@ -1,6 +1,6 @@
 """What measuring costs: the harness against a bare loop of the same body.
 
-    .venv/bin/python benchmarks/harness.py [--rounds 41]
+    .venv/bin/python -m benchmarks.harness [--rounds 41]
 
 Two bodies: an empty one, whose time is all overhead, and one of about 50 us. The bare loop is timed
 over as many bodies as the harness samples; both alternate, medians over rounds.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -38,7 +39,7 @@ def bare_s(body: Callable[[], object], count: int, loops: int) -> float:
     return statistics.median(times)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=41)
     rounds = parser.parse_args().rounds
@@ -52,7 +53,8 @@ def main() -> None:
     def nothing() -> None:
         pass
 
-    for name, body in (("empty body", nothing), ("body of about 50 us", product)):
+    met = True
+    for name, body, most in (("empty body", nothing, None), ("body of about 50 us", product, 0.01)):
         pairs = []
         for _ in range(rounds):
             ours, count = harness_s(body)
@@ -64,8 +66,10 @@ def main() -> None:
             f"{name}: {ours_s * 1e6:.3f} us by the harness, {bare * 1e6:.3f} us bare; "
             f"{extra_ns:.1f} ns an iteration more, ratio {ratio:.4f} (medians of {rounds})"
         )
+        met = met and extra_ns <= 1000 and (most is None or abs(ratio - 1) <= most)
     print(f"reading the clock: {bench.timer_cost_s() * 1e9:.0f} ns")
+    return 0 if met else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Seconds that comparing and showing take with ten thousand cases, or with a thousand runs.
 
-.venv/bin/python benchmarks/many_cases.py [--cases 10000] [--runs 1000]
+.venv/bin/python -m benchmarks.many_cases [--cases 10000] [--runs 1000]
 """
 
 from __future__ import annotations

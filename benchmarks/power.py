@@ -1,6 +1,6 @@
 """Power: how often is a planted slow-down found, at the default budget of a cheap case?
 
-    .venv/bin/python benchmarks/power.py [--trials 40] [--percent 5 3]
+    .venv/bin/python -m benchmarks.power [--trials 40] [--percent 5 3]
 
 A trial measures three arms in one run: a fixed body, and the same body with so many percent more
 work (the same matrices, more passes over them: real work, not a pause). Trials share nothing.
@@ -12,11 +12,12 @@ import argparse
 import collections
 import math
 import statistics
+import sys
 
 from benchmarks import arms
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--threads", type=int, default=1)
@@ -50,7 +51,8 @@ def main() -> None:
             f"{math.exp(statistics.median(ratios[percent])):.3f}, "
             f"{statistics.median(rounds):g} rounds"
         )
+    return 0 if verdicts[5.0]["slower"] >= 0.95 * options.trials else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Is ONNX Runtime as quick on the TensorFlow export as on the torch export? What do exports cost?
 
-    .venv/bin/python benchmarks/prednet.py [--size small] [--rounds 6]
+    .venv/bin/python -m benchmarks.prednet [--size small] [--rounds 6]
 
 Each export runs alone, into an empty cache. The two files are then timed by the product itself:
 rounds in random order, a fresh process each, paired by round.

@@ -1,7 +1,7 @@
 """`xbench run FILE.onnx --ep cpu` against Polygraphy on the same file: wall time and median.
 
     pip install --target DIR polygraphy
-    .venv/bin/python benchmarks/race.py FILE.onnx --shape x=1x3x224x224 --polygraphy DIR [--pairs 5]
+    .venv/bin/python -m benchmarks.race FILE.onnx --shape x=1x3x224x224 --polygraphy DIR [--pairs 5]
 
 Both do as many runs of the model: Polygraphy its warm-up and iterations; xbench its first run, its
 warm-up and its samples (counted from the result; the iterations are chosen for the same total).
@@ -77,7 +77,8 @@ def xbench(file: Path, shape: str, iterations: int, folder: Path) -> tuple[float
     """Wall seconds of the command, the median of a run, and how many runs there were."""
     out = folder / "out.json"
     command = [
-        sys.executable, "-m", "xbench.cli", "run", str(file), "--ep", "cpu", "--rounds", "1", "--shape", shape,
+        sys.executable, "-m", "xbench.cli", "run", str(file), "--ep", "cpu", "--shape", shape,
+        "--rounds", "1",
         "--iterations", str(iterations), "--no-profile", "--json", str(out),
     ]  # fmt: skip
     begin = now()
@@ -89,7 +90,7 @@ def xbench(file: Path, shape: str, iterations: int, folder: Path) -> tuple[float
     return wall_s, case["latency"]["median_s"], runs
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--shape", required=True, help="INPUT=1x3x224x224")
@@ -131,7 +132,8 @@ def main() -> None:
     medians = statistics.median(ours[1] / theirs[1] for ours, theirs in rows)
     print(f"wall time xbench / polygraphy: {walls:.3f}; median run: {medians:.3f}")
     print(f"--help: {statistics.median(helps):.2f}")
+    return 0 if walls <= 1.0 and abs(medians - 1) <= 0.02 and statistics.median(helps) <= 0.7 else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Seconds that `xbench --help` takes, and what it imports.
 
-.venv/bin/python benchmarks/start_up.py [--runs 20]
+.venv/bin/python -m benchmarks.start_up [--runs 20]
 """
 
 from __future__ import annotations

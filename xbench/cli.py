@@ -151,13 +151,13 @@ def run(
     context: typer.Context,
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL|FILE.onnx]...", help="Models or ONNX files; default: all"),
+        typer.Argument(metavar="MODEL|FILE.onnx", help="Models or ONNX files; default: all"),
     ] = None,
     ep: Annotated[
         str | None, typer.Option("--ep", help="cpu,cuda; default: cpu, and cuda where it works")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="torch,tf,ort,torch-compile,tf-xla or all; default: first 3")
+        str | None, typer.Option(help="torch,tf,ort (the default), torch-compile,tf-xla, or all")
     ] = None,
     source: Annotated[str | None, typer.Option(help="Sources of ONNX graphs: torch,tf")] = None,
     phase: Annotated[str | None, typer.Option(help="infer,train; default: both")] = None,
@@ -196,7 +196,7 @@ def run(
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Fresh processes per case; default: 20 if cheap, else 6")
+        int | None, typer.Option(help="Fresh processes per case; default: 30 if cheap, else 6")
     ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Measuring per case, all rounds, as 30s; default: 5s")

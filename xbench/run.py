@@ -8,11 +8,10 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from xbench import __version__, agree, environment, guards, noise, plan, registry, soaking, tensors
+from xbench import __version__, agree, guards, noise, plan, registry, soaking, tensors
 from xbench import files as onnx_files
 from xbench.bench import Settings, now
 from xbench.exports import Exported, Exports, default_cache
@@ -25,7 +24,6 @@ from xbench.result import (
     SCHEMA,
     Agreement,
     Document,
-    LossTable,
     Noise,
     Run,
 )
@@ -33,6 +31,7 @@ from xbench.schedule import ROUNDS, Schedule
 from xbench.spec import FILE, Case
 from xbench.state import State, witness_results
 from xbench.state import results as measured_results
+from xbench.written import losses, printable, writable
 
 PERTURBATIONS = 8
 PROFILED_S = 1.0
@@ -159,7 +158,8 @@ class Session:
         if not self.running():
             return
         devices = {state.case.device for state in self.running()}
-        self.notes += guards.before(sorted(devices), environment.usable_cpus())
+        threads = max(state.case.threads for state in self.running())
+        self.notes += guards.before(sorted(devices), threads)
         known = registry.engines()
         real = all(known[state.case.engine].shipped for state in self.running())
         if self.noise_file is not None and real:
@@ -169,7 +169,7 @@ class Session:
                 self.launcher,
                 self.progress,
                 renew=compared,
-                threads=max(state.case.threads for state in self.running()),
+                threads=threads,
             )
 
     def measure(self) -> None:
@@ -343,44 +343,6 @@ class Session:
             yield report
 
 
-def losses(session: Session) -> list[LossTable]:
-    """The trivial predictor's loss on the batches of the training cases, per model and batch."""
-    tables: dict[str, LossTable] = {}
-    for state in session.states.values():
-        case = state.case
-        key = session.inputs.key(case)
-        if case.phase != "train" or not state.loss or key in tables:
-            continue
-        part = registry.model_part(case.model, "data")
-        config = registry.config(registry.model(case.model), case.size)
-        batches = session.inputs.of_model(case)
-        tables[key] = LossTable(
-            model=case.model,
-            batch=case.batch,
-            loss=case.loss,
-            data=printable(batches.description),
-            baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
-            baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
-        )
-    return list(tables.values())
-
-
-def printable(text: str) -> str:
-    """Text that can be written as UTF-8: file names may hold bytes that are none."""
-    return text.encode(errors="surrogateescape").decode(errors="replace")
-
-
-def writable(value: Any) -> Any:
-    """Builtins as JSON gives them back: lists for tuples, text that can be written as UTF-8."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {writable(key): writable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [writable(item) for item in value]
-    return value
-
-
 def execute(
     request: Request,
     progress: Progress,
@@ -445,7 +407,7 @@ def execute(
         environments=session.environments,
         cases=results,
         agreements=session.agreements,
-        losses=losses(session),
+        losses=losses(session.states.values(), session.inputs),
         noise=session.noise,
         notes=session.notes,
     )
