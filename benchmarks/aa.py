@@ -2,10 +2,10 @@
 
     .venv/bin/python -m benchmarks.aa [--engine noise] [--runs 10] [--arms 21]
 
-Every run measures one case under as many names as there are arms, in the product's own schedule (at
-a third of its default budget, to end within half an hour), each arm against the first. Between runs, arm k of a run is compared with arm k
-of the next, as `xbench compare` compares stored runs; only ``--between`` arms, since arms of one
-run share what the run is off by.
+Every run measures one case under as many names as there are arms, each arm against the first, in
+the product's own schedule (at a third of its default budget, to end within half an hour). Between
+runs, arm k of a run is compared with arm k of the next, as `xbench compare` compares stored runs;
+only ``--between`` arms, since arms of one run share what the run is off by.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def speed_columns(group: Sequence[CaseResult], names: Names) -> list[Column]:
         times("load", [r.load_s for r in group], 6),
         times("compile\ncold", [r.compile_cold_s for r in group], 6),
         times(
-            "compile\nwarm" if any(r.compile_cold_s for r in group) else "compile",
+            "compile\nwarm or\nno cache" if any(r.compile_cold_s for r in group) else "compile",
             [r.compile_s for r in group],
             6,
         ),

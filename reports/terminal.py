@@ -44,7 +44,7 @@ from xbench.reports.tables import (
 )
 from xbench.result import OK, Agreement, CaseResult, Document, LossTable, Profile, Ratio
 from xbench.spec import ModelSpec
-from xbench.speed import ALPHA
+from xbench.speed import ALPHA, MARGIN
 from xbench.stats import MIN_FOR_INTERVAL
 
 NAMED = 3
@@ -119,6 +119,8 @@ def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
     """One row per case, those that did not run included; their reasons below."""
     case = group[0].case
     body = "one step" if case.phase == "train" else "one run"
+    if case.cycle:
+        body = "one cycle through all shapes; first run: of the first shape"
     screen.title(f"Speed: {heading(case)}", f"time of {body}")
     screen.table(speed_columns(group, names))
     for result in group:
@@ -150,6 +152,8 @@ def speed_remarks(screen: Screen, group: Sequence[CaseResult], names: Names) -> 
         law(screen, ratios)
     if None in intervals:
         screen.item((f"- no interval: fewer than {MIN_FOR_INTERVAL} processes", "dim"))
+    if any(r.case.device != "cpu" and r.peak_memory_bytes for r in group):
+        screen.item(("peak MiB of cuda cases is memory of the host, not of the GPU", "dim"))
     for result in group:
         if count := drifting(result):
             of = fmt.plural(len(result.samples), "process")
@@ -183,7 +187,8 @@ def law(screen: Screen, ratios: Sequence[Ratio]) -> None:
     screen.item(
         (
             f"faster, slower: p at most {ALPHA:g} {of} and beyond the margin of {span} % "
-            f"({floor}); same: interval within it; ~ no difference may be claimed",
+            f"({floor}); same: interval within {fmt.percent(MARGIN)} %; "
+            "~ no difference may be claimed",
             "dim",
         )
     )

@@ -74,6 +74,9 @@ class Runner(ABC):
     def probe(self, device: str) -> dict[str, str]:
         """Compute something on ``device``. Returns facts; raises Unavailable with the reason."""
 
+    def prepare(self, work: Work) -> None:
+        """Make what ``load`` needs and no user would make anew every time. Not timed."""
+
     @abstractmethod
     def load(self, work: Work) -> None:
         """Build the model, bind parameters, move inputs to the device."""

@@ -43,10 +43,10 @@ class NoiseRunner(Runner):
     def load(self, work: Work) -> None:
         # Benchmarks plant a slow-down: more passes over the same, fewer matrices.
         passes = int(work.case.options.get("passes", "0"))
-        self.prepare(work.case.threads, PASSED if passes else MATRICES)
+        self.make(work.case.threads, PASSED if passes else MATRICES)
         self.passes = passes or 1
 
-    def prepare(self, threads: int, matrices: int = MATRICES) -> None:
+    def make(self, threads: int, matrices: int = MATRICES) -> None:
         """Make the matrices and start the threads."""
         self.passes = 1
         shape = (threads, matrices, SIDE, SIDE)
@@ -81,7 +81,7 @@ class NoiseRunner(Runner):
 def sample(job: Job) -> Report:
     """Samples of the body on the threads of the case: the whole of a job of the kind ``noise``."""
     runner = NoiseRunner(job.case.engine)
-    load_s = bench.timed(lambda: runner.prepare(job.case.threads))
+    load_s = bench.timed(lambda: runner.make(job.case.threads))
     first_run_s = bench.timed(runner.run)
     with guards.Watch() as watch:
         samples = bench.measure(runner.run, job.settings, process=job.process, round_=job.round)

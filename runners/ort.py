@@ -58,6 +58,9 @@ class OrtRunner(Runner):
             raise Unavailable(f"a product of ones on {device} came out wrong")
         return {"providers": ", ".join(got)}
 
+    def prepare(self, work: Work) -> None:
+        self.graph_of(work)
+
     def load(self, work: Work) -> None:
         self.work = work
         self.graph = self.graph_of(work)

@@ -74,6 +74,8 @@ class CudaTimer(DeviceTimer):
         self.events[1].record()
 
     def elapsed_s(self) -> float:
+        # The body has synchronised before this event was put on the queue.
+        self.events[1].synchronize()
         return float(self.events[0].elapsed_time(self.events[1])) * 1e-3
 
 

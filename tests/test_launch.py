@@ -284,15 +284,15 @@ def test_map_keeps_order_and_gives_up_together() -> None:
 def test_any_end_of_a_process_is_a_report(tmp_path: Path) -> None:
     with Launcher() as launcher:
         folder = launcher.folder()
-        assert launcher.outcome(folder, 0).reason.endswith("exit code 0: it left no message")
+        assert launcher.outcome(folder, 0, 60.0).reason.endswith("exit code 0: it left no message")
         (folder / "log.txt").write_bytes(b"first\nlast \xff words\n\n")
-        assert launcher.outcome(folder, 3).reason.endswith("exit code 3: last \ufffd words")
+        assert launcher.outcome(folder, 3, 60.0).reason.endswith("exit code 3: last \ufffd words")
         for number in range(1, 65):
-            report = launcher.outcome(folder, -number)
+            report = launcher.outcome(folder, -number, 60.0)
             assert report.status == "crashed"
             assert "was ended by " in report.reason
         (folder / "report.json").write_text('{"loss": [null]}')
-        report = launcher.outcome(folder, 0)
+        report = launcher.outcome(folder, 0, 60.0)
         assert (report.status, "cannot be read" in report.reason) == ("failed", True)
 
 

@@ -164,26 +164,17 @@ def test_the_whole_of_a_cycle_is_the_sum_of_its_shapes() -> None:
 
 
 class Watches:
-    """A clock for every thread; ``body`` moves only the one of the thread that calls it.
+    """A clock for every thread; ``body`` moves only the one of the thread that calls it."""
 
-    The main thread reads ``main``, one value after the other: only it reckons the rate. The first
-    call of a thread ends when the main thread has read its first: then the warm-up is over, so that
-    it is one call of each thread, or none of one that came late.
-    """
-
-    def __init__(self, *main: float, duration: Callable[[int], float] = lambda _: STEP_S) -> None:
-        self.main = iter(main)
+    def __init__(self, duration: Callable[[int], float] = lambda _: STEP_S) -> None:
         self.duration = duration
         self.own = threading.local()
         self.lock = threading.Lock()
         self.calls: Counter[int] = Counter()
         self.collecting: set[bool] = set()
-        self.begun = threading.Event()
 
     def __call__(self) -> float:
-        if threading.current_thread() is threading.main_thread():
-            self.begun.set()
-            return next(self.main)
+        assert threading.current_thread() is not threading.main_thread()
         return float(getattr(self.own, "now_s", 0.0))
 
     def body(self) -> None:
@@ -191,7 +182,6 @@ class Watches:
             number = self.calls[threading.get_ident()]
             self.calls[threading.get_ident()] += 1
             self.collecting.add(gc.isenabled())
-        assert self.begun.wait(PATIENCE_S)
         self.own.now_s = getattr(self.own, "now_s", 0.0) + self.duration(number)
 
     def run(self, threads: int, **settings: float) -> tuple[Samples, float]:
@@ -227,36 +217,35 @@ def test_all_threads_are_inside_the_body_at_once(threads: int) -> None:
 def test_every_thread_makes_exactly_as_many_calls_as_asked_for(
     threads: int, iterations: int
 ) -> None:
-    watches = Watches(10.0, 12.0)
+    watches = Watches()
     samples, _ = watches.run(threads, iterations=iterations)
     assert samples.values_s == [STEP_S] * (threads * iterations)
     assert (samples.process, samples.round, samples.per_sample) == (3, 5, 1)
     assert len(watches.calls) == threads
     # Whatever else was called was warm-up, and is counted as such.
     assert sum(watches.calls.values()) == threads * iterations + samples.warmup
-    assert set(watches.calls.values()) <= {iterations, iterations + 1}
+    assert min(watches.calls.values()) >= iterations
     assert watches.collecting == {False}
 
 
 @pytest.mark.parametrize("threads", [1, 4])
-def test_the_rate_counts_the_calls_of_all_threads(threads: int) -> None:
-    _, per_s = Watches(10.0, 12.5).run(threads, iterations=20)
-    assert per_s == threads * 20 / 2.5
+def test_the_rate_is_the_sum_of_the_threads(threads: int) -> None:
+    _, per_s = Watches().run(threads, iterations=20)
+    assert per_s == pytest.approx(threads / STEP_S)
 
 
 def test_without_iterations_every_thread_makes_at_least_a_few_calls() -> None:
-    watches = Watches(1.0, 3.0)
+    watches = Watches()
     samples, per_s = watches.run(3, budget_s=1e-6, min_samples=7)
     assert len(samples.values_s) >= 3 * 7
-    recorded = sum(watches.calls.values()) - samples.warmup
-    assert 3 * 7 <= 2.0 * per_s <= recorded, "what ends after the last reading does not count"
+    assert per_s == pytest.approx(3 / STEP_S), "a call that was under way at the end is whole"
 
 
 def test_times_are_those_of_single_calls() -> None:
     def uneven(number: int) -> float:
         return (1 + number % 2) * STEP_S
 
-    samples, _ = Watches(0.0, 1.0, duration=uneven).run(2, iterations=50)
+    samples, _ = Watches(uneven).run(2, iterations=50)
     assert set(samples.values_s) == {STEP_S, 2 * STEP_S}
     assert samples.values_s.count(STEP_S) == 50, "neither two calls at once nor any pause"
 
@@ -289,18 +278,18 @@ def test_the_calls_that_are_kept_are_the_last_ones_in_their_order(
 ) -> None:
     """``Samples`` holds times in the order they were taken: rest is found by halves of them."""
     monkeypatch.setattr(loads, "MAX_CALLS", 8)
-    watches = Watches(0.0, 1.0, duration=float)
-    samples, per_s = watches.run(2, iterations=10)
-    assert per_s == 20, "what is not kept counts"
+    watches = Watches(float)
+    samples, _ = watches.run(2, iterations=10)
     assert len(samples.values_s) == 8
     for own in (samples.values_s[:4], samples.values_s[4:]):
-        assert own in ([6.0, 7.0, 8.0, 9.0], [7.0, 8.0, 9.0, 10.0]), "one more with a warm-up"
+        assert own[0] >= 6.0
+        assert own == [own[0], own[0] + 1, own[0] + 2, own[0] + 3]
 
 
 def test_threads_whose_calls_keep_getting_longer_are_not_steady() -> None:
-    flat, _ = Watches(0.0, 1.0).run(2, iterations=40)
+    flat, _ = Watches().run(2, iterations=40)
     assert flat.steady
-    drifting, _ = Watches(0.0, 1.0, duration=lambda n: 1.05**n).run(2, iterations=40)
+    drifting, _ = Watches(lambda n: 1.05**n).run(2, iterations=40)
     assert not drifting.steady
 
 

@@ -314,6 +314,11 @@ def test_a_result_that_cannot_be_read_is_named(
     refused(run("compare", str(results["plain"]), str(bad)), 1, str(bad), words)
 
 
+def test_two_documents_do_not_share_stdout(results: dict[str, Path]) -> None:
+    done = run("compare", str(results["plain"]), str(results["slow"]), "--json", "-", "--md", "-")
+    refused(done, 2, "cannot both be stdout")
+
+
 @pytest.mark.parametrize("gate", ["faster", "slower=x", "slower=-5%", ""])
 def test_a_gate_that_is_none_is_refused(results: dict[str, Path], gate: str) -> None:
     done = run("compare", str(results["plain"]), str(results["slow"]), "--fail-on", gate)

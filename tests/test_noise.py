@@ -186,7 +186,17 @@ def test_noise_is_kept_by_machine(tmp_path: Path) -> None:
     noise.save(path, made(pair_sd=0.2))
     assert noise.load(path, told) == made(pair_sd=0.2)
     assert noise.load(path, told, threads=77) is None, "other threads, other noise"
-    assert set(msgspec.json.decode(path.read_bytes())) == {"another", noise.machine_key()}
+    noise.save(path, made(run_sd=0.03, runs=4))
+    noise.save(path, made(machine=noise.machine_key(77), pair_sd=0.3))
+    found = noise.load(path, told, threads=77)
+    assert found is not None
+    assert (found.pair_sd, found.run_sd, found.runs) == (0.3, 0.03, 4), "runs: of all CPUs"
+    noise.save(path, made(pair_sd=0.2))
+    assert set(msgspec.json.decode(path.read_bytes())) == {
+        "another",
+        noise.machine_key(),
+        noise.machine_key(77),
+    }
     assert [item.name for item in path.parent.iterdir()] == ["noise.json"]
     assert told.notes == []
 
@@ -302,7 +312,7 @@ def job(folder: Path, threads: int) -> Job:
 def test_the_body_multiplies_on_every_thread(tmp_path: Path, threads: int) -> None:
     module = registry.load("xbench.runners.noise")
     runner = module.make("noise")
-    runner.prepare(threads)
+    runner.make(threads)
     runner.run()
     assert runner.out.shape == (threads, module.MATRICES, module.SIDE, module.SIDE)
     expected = runner.a.astype(np.float64) @ runner.b.astype(np.float64)

@@ -171,3 +171,13 @@ def test_an_option_that_does_nothing_is_not_passed_over(file: Path) -> None:
     (case,) = done.json()["cases"]
     assert case["status"] in ("failed", "unsupported")
     assert "no_such" in case["reason"]
+
+
+def test_a_file_that_has_changed_cannot_be_measured_again(file: Path, tmp_path: Path) -> None:
+    results = []
+    for k in range(2):
+        results.append(str(tmp_path / f"{k}.json"))
+        done = run("run", str(file), "--shape", "x=4x32", *BRIEF, "--json", results[-1])
+        assert done.code == 0, done.err
+        chain(file, opset=17)
+    refused(run("compare", *results, "--rerun"), 2, "chain is not what it was")

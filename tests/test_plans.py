@@ -100,11 +100,29 @@ def test_a_file_that_is_gone_is_named(plan: Path, graph: Path) -> None:
     assert str(graph) in str(caught.value)
 
 
-def test_a_folder_or_a_name_of_data_has_no_digest(plan: Path, tmp_path: Path) -> None:
-    for data in (str(tmp_path), "moving-mnist"):
-        plans.save(Request(data=data), plan)
-        assert msgspec.json.decode(plan.read_bytes())["files"] == {}
-        assert plans.load(plan).data == data
+def test_a_name_of_data_has_no_digest(plan: Path) -> None:
+    plans.save(Request(data="moving-mnist"), plan)
+    assert msgspec.json.decode(plan.read_bytes())["files"] == {}
+    assert plans.load(plan).data == "moving-mnist"
+
+
+@pytest.mark.parametrize("change", ["content", "name", "another"])
+def test_a_folder_of_data_that_has_changed_is_named(
+    plan: Path, tmp_path: Path, change: str
+) -> None:
+    folder = tmp_path / "frames"
+    (folder / "below").mkdir(parents=True)
+    (folder / "below" / "a.png").write_bytes(b"1")
+    plans.save(Request(data=str(folder)), plan)
+    assert plans.load(plan).data == str(folder)
+    if change == "content":
+        (folder / "below" / "a.png").write_bytes(b"2")
+    elif change == "name":
+        (folder / "below" / "a.png").rename(folder / "below" / "b.png")
+    else:
+        (folder / "c.png").write_bytes(b"3")
+    with pytest.raises(DataError, match="has changed since"):
+        plans.load(plan)
 
 
 def test_a_plan_that_is_not_there(tmp_path: Path) -> None:

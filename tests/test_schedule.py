@@ -22,6 +22,7 @@ from xbench.schedule import (
     ROUNDS,
     Schedule,
     cheap,
+    cost_s,
     sampling_s,
 )
 
@@ -128,7 +129,7 @@ def test_rounds_that_were_asked_for_count_before_a_budget() -> None:
 
 def test_the_budget_is_shared_by_the_rounds() -> None:
     def share(walls_s: Sequence[float] = (), **fields: Any) -> float:
-        return Schedule(**fields).settings([], walls_s).budget_s
+        return Schedule(**fields).settings(walls_s).budget_s
 
     assert share() == BUDGET_S / CHEAP_ROUNDS
     assert share(walls_s=[9.0]) == BUDGET_S / 6
@@ -140,8 +141,8 @@ def test_the_budget_is_shared_by_the_rounds() -> None:
 
 
 def test_a_budget_that_was_asked_for_is_not_stretched_for_a_long_body() -> None:
-    assert Schedule().settings([], []).min_samples == Settings().min_samples > 1
-    assert Schedule(budget_s=1.0).settings([], []).min_samples == 1
+    assert Schedule().settings([]).min_samples == Settings().min_samples > 1
+    assert Schedule(budget_s=1.0).settings([]).min_samples == 1
 
 
 def test_what_a_process_spent_is_its_wall_or_its_samples() -> None:
@@ -207,8 +208,8 @@ def test_a_width_is_never_reached_before_six_rounds() -> None:
 
 def test_iterations_reach_the_process_and_no_budget_ends_them() -> None:
     schedule = Schedule(iterations=7, budget_s=1.0)
-    assert schedule.settings([], []).iterations == 7
-    assert Schedule().settings([], []).iterations is None
+    assert schedule.settings([]).iterations == 7
+    assert Schedule().settings([]).iterations is None
     assert processes(schedule, takes_s=1000.0) == CHEAP_ROUNDS
     assert processes(schedule, takes_s=1000.0, walls_s=1000.0) == ROUNDS
     assert processes(Schedule(iterations=7, rounds=3), takes_s=1000.0) == 3
@@ -247,3 +248,18 @@ def test_the_budget_that_is_named_can_be_given_and_is_enough(body_s: float) -> N
     asked = options.duration_s("--budget", named[1])
     assert asked == pytest.approx(10 * body_s, rel=0.06)
     assert Schedule(budget_s=asked).too_small(one(body_s)) == ""
+
+
+def test_a_longer_budget_does_not_make_a_case_dear() -> None:
+    # 1.2 s in all, of which 1 s was sampling because it was asked to.
+    assert cost_s(1.2, one(0.02, wall_s=1.0)) == pytest.approx(0.2 + BUDGET_S / CHEAP_ROUNDS)
+    # A long body does: it is run five times at the least.
+    assert cost_s(1.6, one(0.3, wall_s=1.5)) == pytest.approx(0.1 + 5 * 0.3)
+
+
+def test_a_budget_must_hold_a_sample_of_every_round() -> None:
+    schedule = Schedule(rounds=30, budget_s=5.0)
+    assert schedule.too_small(one(0.1)) == ""
+    message = schedule.too_small(one(0.5))
+    assert "too small for one sample in each of 30 rounds" in message
+    assert "fewer --rounds, or --budget 1.5e+02" in message

@@ -174,7 +174,7 @@ def test_more_comparisons_make_the_same_p_less_sure() -> None:
 @pytest.mark.parametrize(
     ("floor", "margin", "expected"),
     [(None, MARGIN, "slower"), (0.001, MARGIN, "slower"), (0.049, 0.049, "slower"),
-     (0.051, 0.051, "inconclusive"), (0.08, 0.08, "same")],
+     (0.051, 0.051, "inconclusive"), (0.08, 0.08, "inconclusive")],
 )  # fmt: skip
 def test_nothing_is_claimed_below_the_floor_of_the_machine(
     floor: float | None, margin: float, expected: str
@@ -187,7 +187,7 @@ def test_every_ratio_has_its_own_floor() -> None:
     one = a_ratio(1.05, 1.03, 1.07, 0.0)
     found = judge([one, one, one], [0.2, None, 0.051])
     assert [item.margin for item in found] == [0.2, MARGIN, 0.051]
-    assert [item.verdict for item in found] == ["same", "slower", "inconclusive"]
+    assert [item.verdict for item in found] == ["inconclusive", "slower", "inconclusive"]
     with pytest.raises(ValueError, match="zip"):
         judge([one, one], [None])
 
@@ -235,3 +235,10 @@ def test_the_words_are_those_of_the_document() -> None:
     assert {speed.FASTER, speed.SLOWER, speed.SAME, speed.INCONCLUSIVE} == set(
         (Ratio.__doc__ or "").partition("(``")[2].partition("``)")[0].split()
     )
+
+
+def test_a_noisy_machine_proves_no_sameness() -> None:
+    within = a_ratio(1.0, 0.985, 1.015, 0.9)
+    beyond = a_ratio(1.0, 0.96, 1.04, 0.9)
+    found = judge([within, beyond], [0.08, 0.08])
+    assert [item.verdict for item in found] == ["same", "inconclusive"]

@@ -141,10 +141,29 @@ def test_a_provider_option_is_on_its_own_device_only() -> None:
 
 
 def test_an_option_of_another_device_makes_no_other_case() -> None:
-    (plain,) = cases(engines=("ort",))
-    (same,) = cases(engines=("ort",), options={"provider.cuda.use_tf32": "0"})
-    (other,) = cases(engines=("ort",), options={"provider.cpu.use_tf32": "0"})
-    assert plain.key == same.key != other.key
+    both: dict[str, Any] = {"engines": ("ort",), "devices": ("cpu", "cuda")}
+    plain, _ = cases(**both)
+    same, cuda = cases(**both, options={"provider.cuda.use_tf32": "0"})
+    assert plain.key == same.key
+    assert dict(cuda.options) == {"provider.use_tf32": "0"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"soak_s": 5.0, "rounds": 3}, "leave --rounds out"),
+        ({"soak_s": 5.0, "budget_s": 3.0, "ci_width": 0.01}, "leave --budget, --ci-width out"),
+        ({"iterations": 5, "budget_s": 3.0}, "--iterations says how many samples"),
+        ({"options": {"provider.cuda.use_tf32": "0"}}, "--provider-option for cuda"),
+        ({"engines": ("torch",), "ort_opt": ("0",)}, "--ort-opt: none of torch runs ONNX"),
+        ({"engines": ("torch",), "options": {"session.a": "1"}}, "none of torch runs ONNX"),
+        ({"engines": ("torch",), "concurrency": (1, 4)}, "--concurrency: none of torch"),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        cases(**fields)
+    assert words in str(caught.value)
 
 
 def test_options_stand_beside_the_level() -> None:

@@ -136,6 +136,8 @@ def measure(
         per_sample = batch_size(statistics.median(warm[-WINDOW:]))
         if reset is not None:
             per_sample = min(per_sample, settings.reset_every)
+        if events is not None:
+            per_sample = 1  # Between two bodies of a batch the device would wait for the host.
         values: list[float] = []
         device.clear()
 

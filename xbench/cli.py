@@ -254,8 +254,8 @@ def run(
             threads=options.integers("--threads", threads) or (environment.usable_cpus(),),
             precisions=plan.names("precision", precision, list(plan.MEASURED)),
             concurrency=options.integers("--concurrency", concurrency),
-            ort_opt=plan.names("optimisation level", ort_opt or None, list(plan.ORT_OPT))
-            if ort_opt
+            ort_opt=plan.names("optimisation level", ort_opt, list(plan.ORT_OPT))
+            if ort_opt is not None
             else (),
             options=options.ort_options(session_option or [], provider_option or []),
             shapes=plan.shapes(shape or []),
@@ -331,6 +331,8 @@ def compare(
 
     for option, target in (("--json", json), ("--md", md)):
         check_target(option, target)
+    if json == md == "-":
+        raise UsageError("--json - and --md - cannot both be stdout: give one of them a file")
     if fail_on is not None:
         gating.rules(fail_on)
     path = store or storing.default_path()
@@ -351,12 +353,13 @@ def compare(
                 comparison.show(found, console)
     for reason in reasons:
         say(f"gate failed: {reason}")
-    raise typer.Exit(GATE_FAILED if reasons else 0)
+    # Where the rerun did not do all that it was asked for, the gate has not seen all.
+    raise typer.Exit(max(GATE_FAILED if reasons else 0, again.exit_status if again else 0))
 
 
 def measured_again(a: Document, b: Document, store: Path) -> Document:
     """Both sides of a comparison in one interleaved schedule; kept in the store too."""
-    from xbench import noise, pairing
+    from xbench import exits, noise, pairing
     from xbench import rerun as rerunning
     from xbench import store as storing
     from xbench.reports.progress import show_progress
@@ -365,7 +368,11 @@ def measured_again(a: Document, b: Document, store: Path) -> Document:
         document = rerunning.rerun(
             a, b, pairing.repeatable(a, b), progress, sys.argv[1:], noise.path_beside(store)
         )
-    storing.Store(store).save(document)
+    document = exits.with_exit(document, allow=(), strict=False)
+    try:
+        storing.Store(store).save(document)
+    except StoreError as error:
+        say(f"{error}; what was measured again is compared, but was not kept there")
     return document
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-WORK = ("batch", "shape", "cycle", "loss")
+WORK = ("batch", "shape", "cycle", "concurrency", "loss")
 """Fields of a case that change how much there is to do: times at two values are of other work."""
 LISTED = 5
 """Cases or values that one line names; more are counted."""

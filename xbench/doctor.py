@@ -42,7 +42,7 @@ FIX = {
 
 BUSY = "busy"
 """Status of conditions that would disturb a measurement now: no illness, and it may pass."""
-ROUNDS = (6, 15, 20)
+ROUNDS = (6, 15, 30)
 """Rounds for which the floor of a comparison is shown."""
 NOISE_PROCESSES, NOISE_RUNS = 60, 4
 """Fifteen processes in each of four runs, about half a minute."""

@@ -44,7 +44,7 @@ def draw(
     if isinstance(spec, Constant):
         values.fill(spec.value)
         return values.astype(dtype, copy=False)
-    words = _stream("draw", seed, name)
+    words = stream("draw", seed, name)
     flat = values.reshape(-1)
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
@@ -92,7 +92,7 @@ def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:
     """
     if array.dtype.kind != "f" or array.dtype.itemsize not in (2, 4, 8):
         raise ValueError(f"cannot perturb {array.dtype} by ULPs: it is not a float")
-    words = _stream("perturb", seed, name).random_raw(-(-array.size // 64))
+    words = stream("perturb", seed, name).random_raw(-(-array.size // 64))
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=array.size, bitorder="little")
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     integer = np.dtype(f"i{array.dtype.itemsize}")
@@ -107,7 +107,7 @@ def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:
     return np.where((array != 0) & np.isfinite(moved) & np.isfinite(array), moved, array)
 
 
-def _stream(purpose: str, seed: int, name: str) -> np.random.Philox:
+def stream(purpose: str, seed: int, name: str) -> np.random.Philox:
     """The generator of one tensor. ``purpose`` keeps draws and perturbations independent."""
     digest = hashlib.sha256(f"xbench/{purpose}/{seed}/{name}".encode()).digest()
     key = np.frombuffer(digest[:16], "<u8").astype(np.uint64)

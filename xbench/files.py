@@ -261,7 +261,9 @@ def batches(
         for step in shapes
         for spec in specs
     )
-    check_memory(needed)
+    # A draw holds its random words and their values beside what it returns.
+    largest = max((math.prod(step[spec.name]) for step in shapes for spec in specs), default=0)
+    check_memory(needed + 16 * largest)
     return [{spec.name: drawn(spec, step[spec.name], seed) for spec in specs} for step in shapes]
 
 
@@ -284,7 +286,7 @@ def drawn(spec: TensorSpec, shape: Shape, seed: int) -> Array:
     """
     dtype = np.dtype(spec.dtype)
     bits = np.finfo(dtype).nmant + 1 if dtype.kind == "f" else 1
-    words = draws._stream("draw", seed, f"file/{spec.name}/{shape}").random_raw(math.prod(shape))
+    words = draws.stream("draw", seed, f"file/{spec.name}/{shape}").random_raw(math.prod(shape))
     words >>= np.uint64(64 - bits)
     values = words * 2.0 ** (1 - bits) - 1.0 if dtype.kind == "f" else words
     return np.asarray(values).astype(dtype).reshape(shape)

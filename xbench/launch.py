@@ -198,6 +198,7 @@ class Launcher:
         engine = registry.engine(job.case.engine)
         folder = Path(job.folder)
         job_file = folder / "job.json"
+        limit_s = self.time_limit_s + job.extra_s
         try:
             if self.stopped:
                 raise Stopped
@@ -205,10 +206,10 @@ class Launcher:
             # An export takes long and nobody times it: the host stays free for its neighbours.
             forks = engine.fork and self.forks and job.kind != "export"
             if forks and job.case.device == "cpu":
-                code = self.fork(engine.name, job_file, self.time_limit_s + job.extra_s)
+                code = self.fork(engine.name, job_file, limit_s)
             else:
-                code = self.spawn(job_file, self.time_limit_s + job.extra_s)
-            report = self.outcome(folder, code)
+                code = self.spawn(job_file, limit_s)
+            report = self.outcome(folder, code, limit_s)
         except HostDied as error:
             report = Report(status=error.status, reason=str(error), folder=str(folder))
         except OSError as error:
@@ -322,11 +323,11 @@ class Launcher:
             self.processes.add(process)
         return process
 
-    def outcome(self, folder: Path, code: int | None) -> Report:
+    def outcome(self, folder: Path, code: int | None, limit_s: float) -> Report:
         """The report of a finished job: its own, or one that says how its process ended."""
         log = folder / "log.txt"
         if code is None:
-            reason = f"no result within the time limit of {self.time_limit_s:g} s"
+            reason = f"no result within the time limit of {limit_s:g} s"
             return Report(status="timeout", reason=reason, folder=str(folder))
         path = folder / REPORT
         if code == 0 and path.exists():

@@ -97,14 +97,15 @@ def concurrent(
 ) -> tuple[Samples, float]:
     """Latencies of single calls by ``threads`` threads at once, and calls a second of all together.
 
-    Every thread calls without pause. The first quarter of the budget is warm-up. A rate needs all
-    threads at work: it counts from the first recorded call until the last thread may stop.
+    Every thread calls without pause. The first quarter of the budget is warm-up. The rate of a
+    thread is that from its first recorded call to the end of its last; all are at work meanwhile.
     With ``iterations`` every thread makes that many calls. What a thread raises is raised here.
     """
     keep = MAX_CALLS // threads
     kept: list[list[float]] = [[] for _ in range(threads)]
     counts = [0] * threads
     warm = [0] * threads
+    spans = [(0.0, 0.0)] * threads
     barrier = threading.Barrier(threads + 1)
     stop = threading.Event()
     recording = threading.Event()
@@ -116,10 +117,12 @@ def concurrent(
             recorded = recording.is_set()
             start = clock()
             body()
-            time_s = clock() - start
+            end = clock()
+            time_s = end - start
             if not recorded:
                 warm[index] += 1
                 continue
+            spans[index] = (spans[index][0] if counts[index] else start, end)
             if len(own) < keep:
                 own.append(time_s)
             else:
@@ -146,7 +149,6 @@ def concurrent(
             barrier.wait()
             alive = lasted(settings.budget_s / 4)
             recording.set()
-            begin = clock()
             if settings.iterations is None:
                 alive = alive and lasted(settings.budget_s * 3 / 4)
                 # A body longer than the budget still gives every thread a few calls.
@@ -154,7 +156,6 @@ def concurrent(
                     alive = lasted(0.01)
             else:
                 lasted(None)
-            done, elapsed_s = sum(counts), clock() - begin
         finally:
             stop.set()
     for call in calls:
@@ -169,9 +170,13 @@ def concurrent(
         round=round_,
         values_s=[value for own in kept for value in own],
         warmup=sum(warm),
-        steady=all(bench.at_rest(own) for own in kept),
+        # Too few calls to tell are not called a drift.
+        steady=all(len(own) < 2 * bench.WINDOW or bench.at_rest(own) for own in kept),
     )
-    return samples, done / elapsed_s
+    rates = [
+        count / (end - start) for count, (start, end) in zip(counts, spans, strict=True) if count
+    ]
+    return samples, sum(rates)
 
 
 def soak(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from xbench import bench, environment, guards, loads
+from xbench.errors import EngineError
 from xbench.jobs import Job
 from xbench.result import Measurement, Samples, Soak, Visit
 
@@ -40,13 +41,16 @@ class Sampled:
 
 def measure(runner: Runner, work: Work, job: Job) -> tuple[Measurement, Soak | None]:
     """All of it. Raises EngineError where the engine cannot, or computes what is not finite."""
+    runner.prepare(work)
     before = environment.start_peak()
     started = start(runner, work)
     with guards.Watch(cuda=work.case.device == "cuda") as watch:
         sampled = sample(runner, work, job, started)
     peak = environment.peak_bytes()
     runner.check()
-    whole = runner.end_to_end()
+    # Of several shapes or threads there is no one run to copy the inputs of.
+    plain = not work.case.cycle and work.case.concurrency == 1
+    whole = runner.end_to_end() if plain else None
     found = Measurement(
         samples=sampled.samples,
         load_s=started.load_s,
@@ -127,5 +131,9 @@ def cycled(runner: Runner, work: Work, job: Job, started: Started) -> Sampled:
 
 def deviating(runner: Runner, work: Work) -> str:
     """What the arithmetic is done in; empty where that is what was asked."""
-    found = runner.effective_precision()
+    try:
+        found = runner.effective_precision()
+    except (EngineError, MemoryError) as error:
+        # It may take a second session. What was measured stands without it.
+        return f"unknown: {error}"
     return "" if found == work.case.precision else found

@@ -208,7 +208,12 @@ def load(path: Path, progress: Progress | None = None, threads: int | None = Non
 
     What is damaged is noted as such.
     """
-    return _read(path, progress or Progress()).get(machine_key(threads))
+    kept = _read(path, progress or Progress())
+    found, on_all = kept.get(machine_key(threads)), kept.get(machine_key())
+    if found is not None and found.run_sd is None and on_all is not None:
+        # How whole runs differ is measured on all CPUs only, where it is not smaller.
+        return msgspec.structs.replace(found, run_sd=on_all.run_sd, runs=on_all.runs)
+    return found
 
 
 def save(path: Path, noise: Noise) -> None:

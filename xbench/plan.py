@@ -152,6 +152,7 @@ def check(request: Request) -> None:
         registry.config(spec, request.size)
         if request.loss is not None and request.loss not in spec.losses:
             raise unknown(f"loss of {name}", request.loss, spec.losses)
+    check_together(request)
     in_turn = any(len(several) > 1 for several in request.shapes.values())
     threaded = any(number > 1 for number in request.concurrency)
     if request.soak_s is not None and (in_turn or threaded):
@@ -162,6 +163,34 @@ def check(request: Request) -> None:
         raise UsageError("nothing to run: an ONNX file is for inference, and --phase leaves it out")
     if (request.shapes or request.inputs) and not request.files:
         raise UsageError("--shape and --inputs are for ONNX files: a model's come from its size")
+
+
+def check_together(request: Request) -> None:
+    """Raise UsageError for an option that would do nothing beside the others."""
+    sampling = {
+        "--rounds": request.rounds,
+        "--budget": request.budget_s,
+        "--ci-width": request.ci_width,
+        "--iterations": request.iterations,
+    }
+    given = [name for name, value in sampling.items() if value is not None]
+    if request.soak_s is not None and given:
+        raise UsageError(f"--soak is one process for so long: leave {', '.join(given)} out")
+    if request.iterations is not None and request.budget_s is not None:
+        raise UsageError("--iterations says how many samples, --budget for how long: give one")
+    for key in request.options:
+        kind, _, rest = key.partition(".")
+        ep = rest.partition(".")[0]
+        if kind == "provider" and ep not in request.devices:
+            raise UsageError(f"--provider-option for {ep}, but --ep has no {ep}")
+    eats_onnx = any(registry.engine(name).onnx for name in request.engines)
+    for option, is_given in (
+        ("--ort-opt", bool(request.ort_opt)),
+        ("--session-option and --provider-option", bool(request.options)),
+        ("--concurrency", any(number > 1 for number in request.concurrency)),
+    ):
+        if is_given and not eats_onnx:
+            raise UsageError(f"{option}: none of {', '.join(request.engines)} runs ONNX graphs")
 
 
 def cases(request: Request, files: Mapping[str, OnnxFile] | None = None) -> list[Case]:

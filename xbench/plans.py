@@ -58,13 +58,22 @@ def load(path: Path) -> Request:
 
 
 def digests(request: Request) -> dict[str, str]:
-    """SHA-256 of the files that a request names and that are there."""
+    """SHA-256 of the files and folders that a request names and that are there."""
     named = [*request.files, request.inputs, request.data]
     paths = [Path(name) for name in named if name is not None]
     try:
-        return {str(path): tensors.digest_file(path) for path in paths if path.is_file()}
+        return {str(path): digest(path) for path in paths if path.exists()}
     except OSError as error:
         raise DataError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file, or of a folder: over the names and contents of all its files."""
+    if path.is_file():
+        return tensors.digest_file(path)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    listed = [f"{file.relative_to(path)}\0{tensors.digest_file(file)}" for file in files]
+    return tensors.digest_text("\n".join(listed).encode(errors="surrogateescape"))
 
 
 class _Schema(msgspec.Struct):

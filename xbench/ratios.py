@@ -85,7 +85,7 @@ def figure(pair: Pair, change: Change, name: str, basis: Basis) -> Figure:
         return Figure()
     withheld, remarks = same_work(pair, change)
     if basis.rerun is not None:
-        again = measured_again(pair, change, basis.rerun, basis.arms)
+        again = measured_again(pair, change, basis)
         if isinstance(again, Figure):
             return msgspec.structs.replace(
                 again, withheld=withheld or again.withheld, remarks=remarks
@@ -134,8 +134,10 @@ def other_machine(pair: Pair, change: Change, basis: Basis) -> str:
     return f"another machine ({', '.join(told)})" if told else ""
 
 
-def measured_again(pair: Pair, change: Change, rerun: Document, arms: Arms) -> Figure | str:
+def measured_again(pair: Pair, change: Change, basis: Basis) -> Figure | str:
     """The ratio from the rerun; in words why there is none."""
+    rerun, arms = basis.rerun, basis.arms
+    assert rerun is not None
     one = arms.get(("A", without_arm(pair.a.case)))
     two = arms.get(("B", without_arm(pair.b.case)))
     if one is None or two is None:
@@ -147,6 +149,9 @@ def measured_again(pair: Pair, change: Change, rerun: Document, arms: Arms) -> F
     if ratio is None:
         return "not measured again: the two have no round in common"
     lost = not_repeated(change, rerun, one, two)
+    if basis.a.run.xbench != basis.b.run.xbench:
+        # The models and the runners are xbench's: both sides ran with those of now.
+        lost = [*lost, "xbench"]
     return Figure(
         method=INTERLEAVED,
         ratio=ratio.ratio,

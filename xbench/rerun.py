@@ -18,7 +18,7 @@ from xbench.spec import Case
 T = TypeVar("T", int, float)
 
 SIDES = ("A", "B")
-SAME = ("data", "inputs", "shapes", "steps")
+SAME = ("data", "inputs", "shapes", "steps", "iterations", "ci_width", "fresh")
 """What a request says of inputs: where two runs differ in it, one run cannot feed both."""
 
 
@@ -50,6 +50,7 @@ def rerun(
         rounds=larger(first.rounds, second.rounds),
         budget_s=larger(first.budget_s, second.budget_s),
         implied=(),
+        soak_s=None,
     )
     arms = [
         tuple(

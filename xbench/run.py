@@ -14,6 +14,7 @@ import msgspec
 from xbench import __version__, agree, guards, noise, plan, registry, soaking, tensors
 from xbench import files as onnx_files
 from xbench.bench import Settings, now
+from xbench.errors import UsageError
 from xbench.exports import Exported, Exports, default_cache
 from xbench.inputs import Inputs
 from xbench.jobs import Job, Report
@@ -27,7 +28,7 @@ from xbench.result import (
     Noise,
     Run,
 )
-from xbench.schedule import ROUNDS, Schedule
+from xbench.schedule import ROUNDS, Schedule, cost_s
 from xbench.spec import FILE, Case
 from xbench.state import State, witness_results
 from xbench.state import results as measured_results
@@ -177,10 +178,10 @@ class Session:
         order = random.Random(self.request.seed)
         expected = self.schedule.rounds or ROUNDS
         of = f"/{self.schedule.rounds}" if self.schedule.rounds else ""
-        weight = self.schedule.settings([], []).budget_s + 1.5
+        weight = self.schedule.settings([]).budget_s + 1.5
         self.progress.plan(weight * expected * len(self.running()))
         for round_ in itertools.count():
-            states = [s for s in self.running() if self.schedule.wants(s.measurements, s.walls_s)]
+            states = [s for s in self.running() if self.schedule.wants(s.measurements, s.costs_s)]
             if not states:
                 return
             order.shuffle(states)
@@ -199,7 +200,7 @@ class Session:
                 "measure",
                 state.case,
                 graph=self.graph(state.case, "init"),
-                settings=self.schedule.settings(state.measurements, state.walls_s),
+                settings=self.schedule.settings(state.costs_s),
                 process=len(state.measurements),
                 round=round_,
             )
@@ -211,6 +212,7 @@ class Session:
         if not state.measurements and (reason := self.schedule.too_small(report.measurement)):
             state.fail(Report(status="failed", reason=reason))
         state.measurements.append(report.measurement)
+        state.costs_s.append(cost_s(state.walls_s[-1], report.measurement))
         state.digests = dict(report.digests)
 
     def soak(self) -> None:
@@ -288,7 +290,7 @@ class Session:
         states = self.running()
         self.progress.plan(WEIGHTS["profile"] * len(states))
         for state in states:
-            medians = [statistics.median(m.samples.values_s) for m in state.measurements]
+            medians = medians_of_one_run(state)
             body_s = statistics.median(medians) if medians else PROFILED_S
             steps = max(2, min(10, round(PROFILED_S / max(body_s, 1e-6))))
             label = f"profiling {state.case.phase} {state.case.label}"
@@ -304,7 +306,13 @@ class Session:
             if report.ok:
                 state.profile = report.profile
                 state.shares = dict(report.shares)
-                if medians and report.profile and not 0.5 < report.profile.wall_s / body_s < 2:
+                alone = state.case.concurrency == 1
+                if (
+                    alone
+                    and medians
+                    and report.profile
+                    and not 0.5 < report.profile.wall_s / body_s < 2
+                ):
                     state.notes.append(
                         f"the profile's wall is {report.profile.wall_s / body_s:.2g} times the "
                         "measured median: the machine was not the same in both; trust neither much"
@@ -343,6 +351,15 @@ class Session:
             yield report
 
 
+def medians_of_one_run(state: State) -> list[float]:
+    """The median of a run by process; of a cycle, of its first shape, which is what is profiled."""
+    if state.case.cycle:
+        first = [m.visits[0].samples for m in state.measurements if m.visits]
+    else:
+        first = [m.samples for m in state.measurements]
+    return [statistics.median(samples.values_s) for samples in first]
+
+
 def execute(
     request: Request,
     progress: Progress,
@@ -367,6 +384,12 @@ def execute(
         files = onnx_files.inspect(request.files, launcher) if request.files else {}
         chosen = plan.cases(request, files) if cases is None else cases
         inputs = Inputs(request, Path(launcher.scratch.name), files)
+        for case in chosen:
+            if case.source == FILE and case.graph not in inputs.files:
+                raise UsageError(
+                    f"the file {case.model} is not what it was when this was measured: keep both "
+                    "versions, under names of their own"
+                )
         session = Session(request, chosen, inputs, launcher, progress, noise_file)
         session.prepare_data()
         try:

@@ -45,9 +45,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             return self.budget_s
         return BUDGET_S if self.ci_width is None else PRECISE_BUDGET_S
 
-    def settings(self, done: Sequence[Measurement], walls_s: Sequence[float]) -> Settings:
-        """How long the next process of a case samples. ``walls_s``: of its processes so far."""
-        rounds = self.rounds or (CHEAP_ROUNDS if cheap(walls_s) else ROUNDS)
+    def settings(self, costs_s: Sequence[float]) -> Settings:
+        """How long the next process of a case samples. ``costs_s``: of its processes so far."""
+        rounds = self.rounds or (CHEAP_ROUNDS if cheap(costs_s) else ROUNDS)
         share = (BUDGET_S if self.budget_s is None else self.budget_s) / rounds
         strict = self.budget_s is not None
         return Settings(
@@ -57,7 +57,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             iterations=self.iterations,
         )
 
-    def wants(self, done: Sequence[Measurement], walls_s: Sequence[float]) -> bool:
+    def wants(self, done: Sequence[Measurement], costs_s: Sequence[float]) -> bool:
         """Whether a case is to be measured in another process."""
         if not done:
             return True
@@ -73,7 +73,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 return False
         if self.ci_width is not None:
             return True
-        return len(done) < (CHEAP_ROUNDS if cheap(walls_s) else ROUNDS)
+        return len(done) < (CHEAP_ROUNDS if cheap(costs_s) else ROUNDS)
 
     def precise(self, done: Sequence[Measurement]) -> bool:
         """Whether the interval of a case is as narrow as was asked for."""
@@ -85,7 +85,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     def too_small(self, first: Measurement) -> str:
         """Why the budget does not hold one sample of a case; empty where it does."""
         body_s = statistics.median(first.samples.values_s)
-        if self.budget_s is None or body_s <= self.budget_s:
+        if self.budget_s is None or self.iterations is not None:
+            return ""
+        if self.rounds is not None and self.rounds * body_s > self.budget_s:
+            return (
+                f"the budget of {self.budget_s:g} s is too small for one sample in each of "
+                f"{self.rounds} rounds: a run takes {body_s:.3g} s; fewer --rounds, or --budget "
+                f"{10 * self.rounds * body_s:.2g}"
+            )
+        if body_s <= self.budget_s:
             return ""
         return (
             f"the budget of {self.budget_s:g} s is too small for one sample: a run takes "
@@ -93,9 +101,20 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def cheap(walls_s: Sequence[float]) -> bool:
+def cheap(costs_s: Sequence[float]) -> bool:
     """Whether replicates of a case are, by what they took so far; they are until one was not."""
-    return not walls_s or statistics.median(walls_s) <= CHEAP_S
+    return not costs_s or statistics.median(costs_s) <= CHEAP_S
+
+
+def cost_s(wall_s: float, one: Measurement) -> float:
+    """Seconds that a replicate takes where it samples as long as a cheap one.
+
+    ``wall_s`` is what it took in all. What it sampled longer, because it was asked to, does not
+    make it dear; that its body is long does.
+    """
+    body_s = statistics.median(one.samples.values_s)
+    least = 1 + Settings().min_samples
+    return wall_s - sampling_s(one) + max(BUDGET_S / CHEAP_ROUNDS, least * body_s)
 
 
 def sampling_s(one: Measurement) -> float:

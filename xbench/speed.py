@@ -6,8 +6,9 @@ A difference is claimed where it is both sure and large enough to matter:
 2. the estimate lies beyond the margin: the practical one (``MARGIN``), or the A/A floor of this
    machine at so many rounds, where that is larger.
 
-Then it is ``faster`` or ``slower``. ``same`` is a claim too: the whole interval lies within the
-margin on both sides. Everything else is ``inconclusive``, and more rounds may tell.
+Then it is ``faster`` or ``slower``. ``same`` is a claim too: the whole interval lies within
+``MARGIN`` on both sides (a noisy machine, whose floor is higher, proves no sameness). Everything
+else is ``inconclusive``, and more rounds may tell.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def verdict(
         return SLOWER
     if p <= ALPHA and ratio < 1.0 / (1.0 + margin):
         return FASTER
-    if 1.0 / (1.0 + margin) <= ci_low and ci_high <= 1.0 + margin:
+    if ci_low >= 1.0 / (1.0 + MARGIN) and ci_high <= 1.0 + MARGIN:
         return SAME
     return INCONCLUSIVE
 

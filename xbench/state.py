@@ -28,6 +28,7 @@ class State:
     reason: str = ""
     measurements: list[Measurement] = field(default_factory=list)
     walls_s: list[float] = field(default_factory=list)
+    costs_s: list[float] = field(default_factory=list)
     soak: Soak | None = None
     observed: Report | None = None
     loss: list[float] = field(default_factory=list)
@@ -184,17 +185,20 @@ def references(
     of_setting: dict[Hashable, State] = {}
     for state in states:
         if state.measurements:
-            firsts.setdefault(comparable(state.case), state)
-            same = of_setting.setdefault(comparable_in_setting(state.case), state)
-            if native(state.case, natives) and not native(same.case, natives):
-                of_setting[comparable_in_setting(state.case)] = state
-    found = []
+            for found, key in (
+                (firsts, comparable(state.case)),
+                (of_setting, comparable_in_setting(state.case)),
+            ):
+                best = found.setdefault(key, state)
+                if native(state.case, natives) and not native(best.case, natives):
+                    found[key] = state
+    references: list[State | None] = []
     for state in states:
         first = firsts.get(comparable(state.case))
-        best = of_setting.get(comparable_in_setting(state.case), first)
-        to = first if best is state else best
-        found.append(None if to is state else to)
-    return found
+        nearest = of_setting.get(comparable_in_setting(state.case), first)
+        to = first if nearest is state else nearest
+        references.append(None if to is state else to)
+    return references
 
 
 def native(case: Case, natives: Sequence[str]) -> bool:
@@ -204,7 +208,7 @@ def native(case: Case, natives: Sequence[str]) -> bool:
 
 def comparable(case: Case) -> Hashable:
     """Cases alike in these may be held against each other."""
-    return experiment(case), case.batch
+    return experiment(case), case.batch, case.concurrency
 
 
 def comparable_in_setting(case: Case) -> Hashable:
