@@ -127,7 +127,7 @@ def shown(found: Diagnosis, width: int = 100) -> str:
 def test_noise_is_measured_kept_and_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BUDGET_S": 0.01, "PAUSE_S": 0.0}.items():
         monkeypatch.setattr(noise, name, value)
-    monkeypatch.setattr(doctor, "NOISE_PROCESSES", 6)
+    monkeypatch.setattr(doctor, "NOISE_PROCESSES", 8)
     monkeypatch.setattr(doctor, "NOISE_RUNS", 2)
     store = tmp_path / "elsewhere" / "store.sqlite"
     before = doctor.diagnose(Progress(), store_path=store)
@@ -135,12 +135,12 @@ def test_noise_is_measured_kept_and_shown(tmp_path: Path, monkeypatch: pytest.Mo
     assert "Noise of this machine not measured" in shown(before)
     found = doctor.diagnose(Progress(), noise=True, store_path=store)
     assert found.noise is not None
-    assert (found.noise.processes, found.noise.runs) == (6, 2)
-    assert set(found.floors) == {6, 15, 20}
+    assert (found.noise.processes, found.noise.runs) == (8, 2)
+    assert set(found.floors) == {6, 15, 30}
     assert found.floors[6] == noise.floor(found.noise, 6)
     assert found.run_margin == noise.run_margin(found.noise)
     assert noise.load(store.with_name("noise.json")) == found.noise
-    assert "6 processes in 2 runs, measured just now" in shown(found)
+    assert "8 processes in 2 runs, measured just now" in shown(found)
     again = doctor.diagnose(Progress(), store_path=store)
     assert again.noise == found.noise
     assert msgspec.json.decode(msgspec.json.encode(again), type=Diagnosis) == again

@@ -151,7 +151,7 @@ def test_what_is_newer_than_the_runtime_names_both_numbers(
     [
         (("--batch", "2"), "--batch is for models"),
         (("--shape", "x=1x32,2x32", "--concurrency", "2"), "--concurrency calls one shape"),
-        (("--shape", "x=1x32", "--soak", "1s", "--concurrency", "2"), "--soak runs one thread"),
+        (("--shape", "x=1x32", "--soak", "1s", "--concurrency", "2"), "--soak is one process"),
         (("--shape", "x=1x32", "--phase", "train"), "an ONNX file is for inference"),
         (("--shape", "x=1x32", "--engine", "torch"), "torch cannot run an ONNX file"),
         (("--shape", "x=1x"), "--shape"),

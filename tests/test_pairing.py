@@ -50,7 +50,7 @@ def test_a_field_that_differs_is_named(field: str, value: object, told: str) -> 
     assert [d.kind for d in row.differences] == ["identity"]
     assert any(d.kind == "identity" and d.cases == 1 for d in found.differences)
     # More to do is not slower.
-    work = field in ("batch", "shape", "cycle", "loss")
+    work = field in ("batch", "shape", "cycle", "concurrency", "loss")
     assert row.verdict == ("" if work else "slower")
     assert ("other work" in row.sentence) is work
     assert row.ratio == pytest.approx(1.5)

@@ -235,6 +235,7 @@ notes = []
 class Event:
     def __init__(self, enable_timing): assert enable_timing
     def record(self): notes.append("record")
+    def synchronize(self): notes.append("event complete")
     def elapsed_time(self, other): return 2.5
 torch.cuda.Event = Event
 torch.cuda.synchronize = lambda: notes.append("synchronize")
@@ -251,7 +252,7 @@ assert abs(timer.elapsed_s() - 2.5e-3) < 1e-12
 whole = runner.end_to_end()
 runner.batches[0]["x"].zero_()
 assert whole().tolist() == [2, 2, 2], "inputs came from the host"
-assert notes == ["record", "record", "pin", "synchronize"], notes
+assert notes == ["record", "record", "event complete", "pin", "synchronize"], notes
 switches = torch.backends.cudnn, torch.backends.cuda.matmul
 def precision(convolutions, products):
     switches[0].allow_tf32, switches[1].allow_tf32 = convolutions, products
