@@ -16,15 +16,13 @@ from onnx import helper
 
 from xbench.errors import EngineError, Unsupported
 from xbench.runners.ort_session import open_session
-from xbench.spec import Signature, TensorSpec
+from xbench.spec import ANY_RANK, Signature, TensorSpec
 
 DTYPES = {
     "float16", "float32", "float64", "bool",
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
 }  # fmt: skip
 """What inputs and outputs may be of: numpy's names."""
-ANY_RANK = "..."
-"""The whole shape of a tensor of which the file does not say how many dimensions it has."""
 OWN_DOMAINS = {"", "ai.onnx"}
 
 

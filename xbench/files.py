@@ -19,14 +19,12 @@ from xbench import draws, tensors
 from xbench.errors import DataError, UsageError, unknown
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
-from xbench.spec import Case, Shape, Signature, TensorSpec
+from xbench.spec import ANY_RANK, Case, Shape, Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
 
 INPUT_NOTE = "inputs are drawn: floats evenly from [-1, 1), integers and booleans 0 or 1"
 """What is said beside the figures of a file that was given no inputs."""
-ANY_RANK = "..."
-"""The whole shape of an input of which the file does not say how many dimensions it has."""
 
 
 class OnnxFile(msgspec.Struct, frozen=True, kw_only=True):

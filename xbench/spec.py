@@ -24,6 +24,8 @@ FILE = "file"
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}
 """What parameters, inputs and arithmetic are asked to be in, by the command line's name."""
 Shape = tuple[int, ...]
+ANY_RANK = "..."
+"""The whole shape of a tensor of which its file does not say how many dimensions it has."""
 
 
 class TensorSpec(msgspec.Struct, frozen=True):
