@@ -372,3 +372,10 @@ def test_bodies_on_a_device_are_timed_singly_however_short() -> None:
 
 def test_without_events_there_is_no_time_of_the_device() -> None:
     assert constant(LONG_S).measure(budget_s=1.0).device_s == []
+
+
+@pytest.mark.parametrize(("samples", "steady"), [(1, True), (4, True), (5, False)])
+def test_too_few_bodies_to_tell_are_not_called_a_drift(samples: int, steady: bool) -> None:
+    # One body of warm-up, each body twice as long as the one before: seen only from six on.
+    engine = Engine(lambda n: 8.0 * 2.0**n)
+    assert engine.measure(budget_s=1.0, iterations=samples).steady is steady

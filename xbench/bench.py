@@ -156,7 +156,8 @@ def measure(
         values_s=values,
         per_sample=per_sample,
         warmup=len(warm),
-        steady=steady or at_rest([*warm, *values]),
+        # Too few bodies to tell are not called a drift.
+        steady=steady or len(warm) + len(values) < 2 * WINDOW or at_rest([*warm, *values]),
         device_s=device,
     )
 
