@@ -183,10 +183,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TensorMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How far tensor ``name`` is from its reference. Formulas stand in ``numerics``."""
+    """How far tensor ``name`` is from its reference. Formulas stand in ``numerics``.
+
+    ``differing`` counts the elements whose values are not equal. ``subnormal_only``: some differ,
+    and all of them are subnormal or zero on both sides. ``top1`` is the share of rows (along the
+    last axis) whose largest element is at the same place; None where that makes no sense.
+    ``histogram`` counts elements by error, as ``numerics.HISTOGRAM`` says.
+    """
 
     name: str
     bitwise_equal: bool
+    differing: int = 0
+    subnormal_only: bool = False
+    top1: float | None = None
+    histogram: list[int] = []
     rms: float | None = None
     max_abs: float | None = None
     p99_abs: float | None = None
@@ -200,20 +210,67 @@ class TensorMetrics(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     problem: str = ""
 
 
-class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Why a limit is what it is, for the tensor that decided.
+class OperatorCheck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One operator alone, on inputs that are the reference's (rounded to its type) or its own.
 
-    ``error_rms``: the judged side's RMS error to float64. ``source_error_rms``: that of the side
-    it is compared with. ``spread_rms``: RMS change of the reference engine when its parameters
-    move by ``spread_ulps``, the largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref), times
-    sqrt(K) where the judged side is the source itself.
+    ``op``: its type, of several that were fused as ``Conv+Relu``; ``output``: the tensor it made.
+    ``error_rms``: to the same operator in float64 on the same inputs. ``limit_rms``: its own bound,
+    of which ``bound`` says what set it; ``terms`` is K, how many terms one result sums.
+    """
+
+    node: str
+    op: str
+    output: str
+    error_rms: float
+    limit_rms: float
+    terms: int = 1
+    bound: str = ""
+
+    @property
+    def score(self) -> float:
+        """The error over its bound; infinite where the bound is zero and the error is not."""
+        if self.limit_rms > 0:
+            return self.error_rms / self.limit_rms
+        return 0.0 if self.error_rms == 0 else float("inf")
+
+
+class Operators(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A side checked operator by operator: ``worst`` are the least accurate, by score, descending.
+
+    ``checked`` counts all that were; ``unchecked`` says which could not be, and why.
+    """
+
+    checked: int
+    worst: list[OperatorCheck] = []
+    unchecked: list[str] = []
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Why a verdict is what it is, for the tensor that decided.
+
+    ``error_rms``: the judged side's RMS error to float64. ``other_error_rms``: that of the side it
+    is held against. ``source_error_rms``: that of the engine whose own error is the measure.
+    ``spread_rms``: RMS change of the function when its parameters move by ``spread_ulps``, the
+    largest of ``draws``. ``rounding_rms``: 4 eps RMS(ref), times sqrt(``terms``) where a single
+    operator made the tensor. ``narrow_rms``: error of float64 whose tensors are rounded to the
+    declared precision. ``graph_rms``: distance to float64 of the judged graph when that is
+    evaluated in float64 itself. ``self_rms``: how far the side was from itself in a second run.
+    ``operators``: the check operator by operator, where a rejection asked for it. ``ties``: indices
+    that differ between values closer than their own error. ``decided_by`` names what decided.
     """
 
     tensor: str
     error_rms: float | None = None
+    other_error_rms: float | None = None
     source_error_rms: float | None = None
     spread_rms: float | None = None
     rounding_rms: float | None = None
+    narrow_rms: float | None = None
+    graph_rms: float | None = None
+    self_rms: float | None = None
+    operators: Operators | None = None
+    ties: int = 0
+    terms: int = 1
     draws: int = 0
     spread_ulps: int = 0
     decided_by: str = ""
