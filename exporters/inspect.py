@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import helper
 
 from xbench.errors import EngineError, Unsupported
+from xbench.runners.graph_facts import graphs, narrow_type, random_nodes, tensors
 from xbench.runners.ort_session import open_session
-from xbench.spec import ANY_RANK, Signature, TensorSpec
+from xbench.spec import ANY_RANK, ARRAYS, Signature, TensorSpec
 
-DTYPES = {
-    "float16", "float32", "float64", "bool",
-    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-}  # fmt: skip
-"""What inputs and outputs may be of: numpy's names."""
 OWN_DOMAINS = {"", "ai.onnx"}
 
 
@@ -38,10 +33,19 @@ def inspect(path: Path) -> tuple[Signature, dict[str, str]]:
     model = read(path)
     outside = external_files(path, model)
     facts = described(model) | ({"external": "\n".join(outside)} if outside else {})
+    if random := random_nodes(model):
+        facts["random"] = random
+    if narrow := narrow_type(model):
+        facts["declared"] = narrow
     session, missing = opened(path, model)
     parameters = {item.name for item in model.graph.initializer}
-    inputs = [declared(v, "input") for v in model.graph.input if v.name not in parameters]
-    outputs = [declared(value, "output") for value in model.graph.output]
+    inputs = [declared(v) for v in model.graph.input if v.name not in parameters]
+    for spec in inputs:
+        if spec.dtype not in ARRAYS:
+            raise Unsupported(
+                f"input {spec.name!r} holds {spec.dtype}: xbench makes {', '.join(sorted(ARRAYS))}"
+            )
+    outputs = [declared(value) for value in model.graph.output]
     if session is not None:
         outputs = [inferred(spec, session) for spec in outputs]
     if missing:
@@ -94,28 +98,6 @@ def external_files(path: Path, model: onnx.ModelProto) -> list[str]:
             raise EngineError(f"{where}, which ends at byte {size}, before byte {end}")
         ends[place] = max(end, ends.get(place, 0))
     return sorted(ends)
-
-
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all below it."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
-                yield from graphs(inner)
-
-
-def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Every tensor that a graph and its subgraphs hold."""
-    for part in graphs(graph):
-        yield from part.initializer
-        for sparse in part.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        for node in part.node:
-            for attribute in node.attribute:
-                if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
 
 
 def described(model: onnx.ModelProto) -> dict[str, str]:
@@ -183,18 +165,17 @@ def explained(path: Path, model: onnx.ModelProto, said: str) -> EngineError:
     return EngineError(f"{runtime} cannot open {path.name}: {said}")
 
 
-def declared(value: onnx.ValueInfoProto, what: str) -> TensorSpec:
-    """An input or output as the file declares it. Raises Unsupported where it is no plain array."""
+def declared(value: onnx.ValueInfoProto) -> TensorSpec:
+    """An input or output as the file declares it.
+
+    What is no tensor has its kind for a dtype: ``sequence``, ``map``, ``optional``.
+    """
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         word = str(kind).removesuffix("_type")
-        raise Unsupported(f"{what} {value.name!r} is of type {word}: xbench handles tensors")
+        return TensorSpec(name=value.name, shape=(ANY_RANK,), dtype=word)
     tensor = value.type.tensor_type
     dtype = type_name(tensor.elem_type)
-    if dtype not in DTYPES:
-        raise Unsupported(
-            f"{what} {value.name!r} holds {dtype}: xbench handles {', '.join(sorted(DTYPES))}"
-        )
     if not tensor.HasField("shape"):
         return TensorSpec(name=value.name, shape=(ANY_RANK,), dtype=dtype)
     shape = tuple(

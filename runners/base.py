@@ -7,7 +7,7 @@ layout; everything it times stays in the engine's own layout, on the device, syn
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from xbench.errors import Unsupported
-from xbench.result import Placement, Profile
+from xbench.result import Operators, Placement, Profile
 from xbench.spec import Case, ModelSpec
 
 Array = np.ndarray[Any, Any]
@@ -41,7 +41,10 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Losses of the steps, gradients of each step, and the parameters after the last."""
+    """Losses of the steps that were trained, gradients of each, and the parameters after the last.
+
+    Gradients and parameters go by their canonical names and layouts.
+    """
 
     loss: list[float]
     gradients: list[Arrays]
@@ -123,6 +126,18 @@ class Runner(ABC):
     def bind(self, parameters: Arrays) -> None:
         """Put other parameters in place (and start the optimizer afresh)."""
 
+    def move(self, seed: int, ulps: int) -> None:
+        """Move the parameters that are in a file by ULPs, each up or down as ``seed`` says."""
+        raise Unsupported(f"{self.engine} cannot move the parameters in a file")
+
+    def terms(self) -> dict[str, int]:
+        """How many terms an element of a compared tensor sums, where one operator made it."""
+        return {}
+
+    def remarks(self) -> list[str]:
+        """What is to be said with a verdict on what was computed last."""
+        return []
+
     @abstractmethod
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         """Operator time per step, averaged over ``steps``, after a first run.
@@ -134,9 +149,16 @@ class Runner(ABC):
         """The model's named intermediate tensors for the first batch."""
         raise Unsupported(f"{self.engine} shows no intermediate tensors")
 
-    def train(self) -> Trained:
-        """One optimizer step per batch, from the bound parameters."""
+    def train(self, steps: Sequence[int]) -> Trained:
+        """One optimizer step on each of these batches, from where parameters and optimizer are."""
         raise Unsupported(f"{self.engine} does not train")
+
+    def operators(self) -> Operators:
+        """Every operator of the phase on its own: on the first batch, from the bound parameters.
+
+        Raises Unsupported where the engine shows none, as one that compiles.
+        """
+        raise Unsupported(f"{self.engine} shows no operators that could be checked alone")
 
     def reset(self) -> None:
         """Restore the state that ``run`` changes. Inference changes none."""

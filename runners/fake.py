@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -166,10 +166,12 @@ class FakeRunner(Runner):
     def bind(self, parameters: Arrays) -> None:
         self.parameters = dict(parameters)
 
-    def train(self) -> Trained:
+    def train(self, steps: Sequence[int]) -> Trained:
         losses, gradients = [], []
-        for batch in self.work.batches:
-            outputs = self.predict(batch, self.work.spec.outputs(self.work.config))
+        for step in steps:
+            outputs = self.predict(
+                self.work.batches[step], self.work.spec.outputs(self.work.config)
+            )
             output = next(iter(outputs.values()))
             losses.append(float(output.mean()))
             gradients.append(

@@ -24,7 +24,7 @@ from xbench.runners.ort_session import (
     session_options,
     tiny_model,
 )
-from xbench.spec import TensorSpec
+from xbench.spec import ARRAYS, FILE, Case, TensorSpec
 
 ENGINES = {
     "ort": {
@@ -70,8 +70,13 @@ class OrtRunner(Runner):
                 str(self.graph), case.device, threads=case.threads, options=case.options
             )
         )
-        self.outputs = work.spec.outputs(work.config)
+        outputs = work.spec.outputs(work.config)
+        self.outputs = [spec for spec in outputs if spec.dtype in ARRAYS]
+        self.others = [spec for spec in outputs if spec.dtype not in ARRAYS]
+        if not self.outputs:
+            raise Unsupported(f"{'; '.join(map(not_compared, self.others))}, and there is no other")
         inputs = work.spec.inputs(work.config)
+        self.finite = all(finite(array) for batch in work.batches for array in batch.values())
         self.batches = [
             {spec.name: self.native(spec, batch[spec.name]) for spec in inputs}
             for batch in work.batches
@@ -117,7 +122,9 @@ class OrtRunner(Runner):
         # Not ascontiguousarray, which would make a scalar one-dimensional.
         array = array.copy(order="C")
         half = self.work.case.precision == "fp16" and array.dtype == np.float32
-        return array.astype(np.float16) if half else array
+        # Files that are held against each other are fed the same, each in the type it declares.
+        dtype = np.float16 if half else np.dtype(spec.dtype)
+        return array.astype(dtype, copy=False) if array.dtype.kind == "f" else array
 
     def use(self, batch: int) -> None:
         self.batch = batch
@@ -166,14 +173,14 @@ class OrtRunner(Runner):
         return found
 
     def check(self) -> None:
-        for value in self.results():
-            if value.dtype.kind == "f" and not np.isfinite(value).all():
+        for value in self.results() if self.finite else ():
+            if isinstance(value, np.ndarray) and not finite(value):
                 raise EngineError("the output is not finite")
 
     def infer(self, batch: int = 0) -> Arrays:
         case = self.work.case
         proven_options(case.options)
-        names = [output.name for output in self.session.get_outputs()]
+        names = [spec.name for spec in self.outputs]
         values = self.session.run(names, self.batches[batch])
         by_name = dict(zip(names, values, strict=True))
         outputs = {}
@@ -187,6 +194,28 @@ class OrtRunner(Runner):
 
     def bind(self, parameters: Arrays) -> None:
         raise EngineError("the parameters of an ONNX graph are in its file")
+
+    def remarks(self) -> list[str]:
+        found = [not_compared(spec) for spec in self.others]
+        if not self.finite:
+            found.append("its inputs hold NaN or Inf")
+        case = self.work.case
+        if self.is_half(case) and "fp32" in self.effective_precision():
+            found.append(
+                "ONNX Runtime computed its float16 in float32 here: overflow beyond 65,504 was not "
+                "exercised"
+            )
+        return found
+
+    def is_half(self, case: Case) -> bool:
+        """Whether float16 is what was asked for: by the case, or by the file's own parameters."""
+        if case.precision == "fp16" or case.source != FILE:
+            return case.precision == "fp16"
+        import onnx
+
+        from xbench.runners.graph_facts import narrow_type
+
+        return narrow_type(onnx.load(str(self.graph), load_external_data=False)) == "float16"
 
     def placement(self) -> list[Placement]:
         proven_options(self.work.case.options)
@@ -269,6 +298,16 @@ class OrtRunner(Runner):
         for _ in range(WARMUP_RUNS):
             self.run()
         return bench.timed(runs) / steps
+
+
+def finite(array: np.ndarray[Any, Any]) -> bool:
+    """Whether all floats are numbers; what is not a float always is."""
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def not_compared(spec: TensorSpec) -> str:
+    """What is said of an output that is no plain array."""
+    return f"output {spec.name!r} is unsupported: it is of type {spec.dtype}, and not compared"
 
 
 def make(engine: str) -> OrtRunner:

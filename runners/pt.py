@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
@@ -236,9 +236,9 @@ class TorchRunner(Runner):
         return {name: shown(value) for name, value in taps.items()}
 
     @lacks_kernels
-    def train(self) -> Trained:
+    def train(self, steps: Sequence[int]) -> Trained:
         losses, gradients = [], []
-        for step in range(len(self.batches)):
+        for step in steps:
             losses.append(float(self.train_step(step=step)))
             gradients.append(
                 {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -230,12 +230,12 @@ class TensorFlowRunner(Runner):
         }
 
     @lacks_kernels
-    def train(self) -> Trained:
+    def train(self, steps: Sequence[int]) -> Trained:
         names = list(self.variables)
         losses, gradients = [], []
-        for batch in self.batches:
+        for step in steps:
             with tf.device(self.device):
-                loss, grads = self.shown_step(*batch)
+                loss, grads = self.shown_step(*self.batches[step])
             losses.append(float(loss))
             gradients.append(
                 {name: self.canonical(name, grad) for name, grad in zip(names, grads, strict=True)}

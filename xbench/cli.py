@@ -189,6 +189,21 @@ def run(
     inputs: Annotated[
         str | None, typer.Option(metavar="FILE.npz", help="A file's inputs; default: drawn")
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="FILE.onnx", help="Hold the other files against this one"),
+    ] = None,
+    atol: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[OUTPUT:]VALUE,...",
+            help="Fixed absolute tolerance instead of evidence, as 1e-5,out:1e-4",
+        ),
+    ] = None,
+    rtol: Annotated[
+        str | None,
+        typer.Option(metavar="[OUTPUT:]VALUE,...", help="Fixed relative tolerance, likewise"),
+    ] = None,
     seed: Seed = 0,
     steps: Annotated[int, typer.Option(help="Training steps that are compared")] = 5,
     loss: Annotated[str | None, typer.Option(help="One of the model's losses")] = None,
@@ -210,6 +225,7 @@ def run(
     soak: Annotated[
         str | None, typer.Option(help="Run each case so long, as 5m, and look for trends")
     ] = None,
+    speed: Annotated[bool, typer.Option(help="Measure; without it there are only verdicts")] = True,
     profile: Annotated[bool, typer.Option(help="Operator time of every case")] = True,
     time_limit: Annotated[str, typer.Option(help="What one process may take, as 10m")] = "600s",
     fresh: Annotated[str, typer.Option(help="fork or spawn: how processes are made")] = "fork",
@@ -241,6 +257,8 @@ def run(
         request = plans.load(plan_file)
     else:
         named, files = plan.split(models or [])
+        if against is not None:
+            files = list(dict.fromkeys([against, *files]))
         request = plan.Request(
             models=tuple(named) if models else tuple(registry.model_names()),
             files=tuple(files),
@@ -260,6 +278,9 @@ def run(
             options=options.ort_options(session_option or [], provider_option or []),
             shapes=plan.shapes(shape or []),
             inputs=inputs,
+            against=against,
+            atol=options.tolerances("--atol", atol),
+            rtol=options.tolerances("--rtol", rtol),
             seed=seed,
             steps=steps,
             loss=loss,
@@ -269,7 +290,8 @@ def run(
             ci_width=options.share("--ci-width", ci_width),
             iterations=iterations,
             soak_s=options.duration_s("--soak", soak),
-            profile=profile,
+            speed=speed,
+            profile=profile and speed,
             time_limit_s=options.duration_s("--time-limit", time_limit) or 0.0,
             fresh=fresh,
         )

@@ -10,21 +10,24 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import math
 import shutil
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import platformdirs
 
-from xbench import draws, environment, registry, tensors, verdict
+from xbench import agree, draws, environment, registry, tensors, verdict
 from xbench.bench import now
+from xbench.confirm import Confirmer
 from xbench.data import digest
 from xbench.errors import XbenchError
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
+from xbench.progress import Progress
+from xbench.references import References
 from xbench.registry import ROOT
 from xbench.result import OK, Agreement
 from xbench.spec import Case
@@ -163,17 +166,9 @@ class Exports:
         failed = next((report for report in (*graph, *truth) if not report.ok), None)
         if failed is not None:
             return failed
-        ort, single, reference = (
-            side_of(of, report)
-            for of, report in zip((case, source, double), (graph[-1], *truth), strict=True)
-        )
-        evidences = verdict.Evidences(
-            reference=reference,
-            source=single,
-            spread=single,
-            terms=sum(math.prod(shape) for shape in case.shape.values()) or 1,
-        )
-        agreement = verdict.judge(ort, single, evidences, "outputs")
+        reports = zip((case, source, double), (graph[-1], *truth), strict=True)
+        sides = {of.key: agree.side_of(of, report) for of, report in reports}
+        agreement = self.judge(case, source, double, sides, inputs, bound)
         if agreement.verdict != verdict.AGREE:
             how = "wrong" if agreement.verdict == verdict.DISAGREE else "not known to be right"
             return Report(status="failed", reason=f"the export is {how}: {agreement.sentence}")
@@ -189,6 +184,34 @@ class Exports:
         except OSError as error:
             return Report(status="failed", reason=f"cannot keep the export: {error}")
         return verified
+
+    def judge(
+        self,
+        case: Case,
+        source: Case,
+        double: Case,
+        sides: Mapping[str, verdict.Side],
+        inputs: Path,
+        graph: Path,
+    ) -> Agreement:
+        """The verdict on a bound file: against its source framework, measured in float64."""
+        own = agree.Pair(a=source, b=double, source=None, reference=double, spread=source)
+        pair = msgspec.structs.replace(own, a=case, b=source, source=source, own=own)
+        confirmations: dict[str, verdict.Confirmation] = {}
+
+        def verdicts() -> agree.Verdicts:
+            return agree.Verdicts([pair], sides, confirmations)
+
+        def job(kind: str, of: Case, **more: Any) -> Job:
+            asked = {"parameter_set": "probe", "inputs": str(inputs), "every_batch": True, **more}
+            return Job(kind=kind, case=of, folder=str(self.launcher.folder()), **asked)
+
+        references = References(self.launcher, self.cache)
+        confirmer = Confirmer(
+            self.launcher, references, job, lambda of: str(graph) if of.source else None
+        )
+        confirmer.look_closer(verdicts, confirmations, Progress())
+        return verdicts().verdict(pair, "outputs")
 
     def produce(
         self, case: Case, engine: str, skeleton: Path, bound: Path, inputs: Path
@@ -266,19 +289,6 @@ class Exports:
         return self.cache / "bound" / f"{name}.onnx"
 
 
-def side_of(case: Case, report: Report) -> verdict.Side:
-    """What a case computed, as one side of a pair."""
-    return verdict.Side(
-        key=case.key,
-        label=case.label,
-        tensors=report.tensors(),
-        digests=report.digests,
-        spread=report.spread,
-        draws=report.draws,
-        spread_ulps=report.spread_ulps,
-    )
-
-
 def seal(path: Path) -> None:
     """Write the digest of a finished file beside it."""
     path.with_suffix(".sha256").write_text(tensors.digest_file(path))
@@ -310,6 +320,7 @@ def skeleton_key(case: Case) -> str:
         ROOT / "spec.py",
         ROOT / "numerics.py",
         ROOT / "verdict.py",
+        ROOT / "agree.py",
     ]
     state = hashlib.sha256()
     for file in files:

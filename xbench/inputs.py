@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
+
 from xbench import files as onnx_files
 from xbench import registry, tensors
+from xbench.agree import Files
 from xbench.data import Batches
+from xbench.errors import UsageError
 from xbench.exports import BATCHES
 from xbench.files import OnnxFile
 from xbench.plan import Request
@@ -22,6 +26,7 @@ class Inputs:
         self.folder = folder
         self.files = {file.digest[:12]: file for file in files.values()}
         self.paths: dict[str, Path] = {}
+        self.cut: dict[str, Path] = {}
         self.models: dict[str, Batches] = {}
 
     def prepare(self, case: Case) -> None:
@@ -31,8 +36,10 @@ class Inputs:
             return
         request = self.request
         if case.source == FILE:
+            base = self.files[key]
+            self.check_alike(case, base)
             batches = onnx_files.batches(
-                self.files[case.graph],
+                base,
                 (case.shape, *case.cycle),
                 seed=case.seed,
                 inputs=request.inputs,
@@ -47,11 +54,67 @@ class Inputs:
 
     def key(self, case: Case) -> str:
         """What cases that share their inputs have in common."""
-        return (
-            case.graph
-            if case.source == FILE
-            else f"{case.model} {case.size} {case.batch} {case.seed}"
+        if case.source != FILE:
+            return f"{case.model} {case.size} {case.batch} {case.seed}"
+        against = self.against
+        return case.graph if against is None else against.digest[:12]
+
+    @property
+    def against(self) -> OnnxFile | None:
+        """The file that the others are held against; its inputs are theirs, in their types."""
+        path = self.request.against
+        return next((file for file in self.files.values() if file.path == path), None)
+
+    def check_alike(self, case: Case, base: OnnxFile) -> None:
+        """Raise UsageError where a file cannot be fed what ``base`` is fed."""
+        own = {spec.name: spec.dtype for spec in self.files[case.graph].signature.inputs}
+        theirs = {spec.name: spec.dtype for spec in base.signature.inputs}
+        kinds = [{n: np.dtype(dtype).kind for n, dtype in of.items()} for of in (own, theirs)]
+        if kinds[0] != kinds[1]:
+            raise UsageError(
+                f"{case.model} has inputs {written(own)}, {base.name} has {written(theirs)}: two "
+                "files are held against each other on the same inputs"
+            )
+
+    def known_files(self) -> Files:
+        """What the verdict has to know of the files."""
+        against = self.against
+        return Files(
+            declared={
+                digest: file.facts["declared"]
+                for digest, file in self.files.items()
+                if file.facts.get("declared")
+            },
+            against="" if against is None else against.digest[:12],
         )
+
+    def random_nodes(self, case: Case) -> str:
+        """The random nodes of a user's file, as ``RandomNormal 'n'``; empty where it has none."""
+        return self.files[case.graph].facts.get("random", "") if case.source == FILE else ""
+
+    def compared(self, case: Case) -> Path:
+        """What a case is compared on: its inputs, or fewer rows of them."""
+        return self.cut.get(self.key(case), self.paths[self.key(case)])
+
+    def fewer_rows(self, case: Case) -> str:
+        """Compare a file on one batch row from now on; the words for it.
+
+        Empty, and nothing changes, where its inputs have no batch axis in common.
+        """
+        key = self.key(case)
+        specs = {spec.name: spec for spec in self.files[key].signature.inputs}
+        first = {spec.shape[0] for spec in specs.values() if len(spec.shape) > 0}
+        batches = tensors.load_batches(self.paths[key])
+        rows = {len(array) for batch in batches for array in batch.values() if array.ndim}
+        if len(first) != 1 or not isinstance(next(iter(first)), str) or max(rows, default=1) < 2:
+            return ""
+        path = self.folder / f"row-{key}.npz"
+        tensors.save_batches(
+            path,
+            [{n: a[:1] if a.ndim else a for n, a in batch.items()} for batch in batches],
+        )
+        self.cut[key] = path
+        return f"compared on the first of {max(rows)} batch rows"
 
     def path(self, case: Case) -> Path:
         """Where a worker reads the inputs of a case that was prepared."""
@@ -84,3 +147,8 @@ class Inputs:
             ],
         )
         return path
+
+
+def written(types: Mapping[str, str]) -> str:
+    """Inputs with their types, as ``x float32, ids int64``."""
+    return ", ".join(f"{name} {dtype}" for name, dtype in types.items()) or "none"

@@ -1,22 +1,48 @@
-"""What is compared: outputs, losses, gradients, parameters and taps of a case, by name.
+"""What is compared: outputs, losses, gradients, trajectories and taps of a case, by name.
 
-Tensors are called ``outputs/NAME`` (``outputs/NAME@2`` for the third batch), ``loss/STEP``,
-``gradients/STEP/NAME``, ``parameters/NAME`` (after the last step) and ``taps/NAME``.
+Tensors are called ``outputs/NAME`` (``outputs/NAME@2`` for the third batch), ``loss/STEP`` and
+``gradients/STEP/NAME`` (each step "forced": from a state that is the same for every engine),
+``trajectory/loss/STEP`` and ``trajectory/NAME`` (losses and last parameters of free training from
+the bound parameters) and ``taps/NAME``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from xbench import bench, draws, numerics
+from xbench.data import digest
 from xbench.errors import EngineError
 from xbench.runners.base import Arrays, Runner, Trained, Work
 
+ULPS = 1
+"""How far parameters move to find the spread, in ULPs of the case's precision."""
+TRAJECTORY_ULPS = 16
+"""The same for free training. It has kinks (ReLU, clips, max-pool) and Adam divides by the
+gradient's own size: one element on the other side of a kink changes a gradient by 1e-4 to 1e-3,
+and whether it falls there is decided by an engine's rounding, which is several ULP of a parameter.
+What a step computes from a given state is held to one ULP, and looked at operator by operator;
+a trajectory cannot be. docs/decisions/0003 has the figures."""
+FLOAT32_ULPS = {"bf16": 1 << 16, "fp16": 1 << 13}
+"""ULPs of float32 in one of a narrower type: it has that many fewer bits of mantissa (7 and 10
+against 23). Parameters are float32 before a runner rounds them, also those of a float64 case. A
+float16 that is subnormal (below 6e-5) has larger steps than this."""
+States = Sequence[Mapping[str, Any]]
 
-def observe(runner: Runner, work: Work, *, every_batch: bool, taps: bool) -> Arrays:
-    """Everything that the phase of the loaded case can be compared by."""
+
+def observe(
+    runner: Runner, work: Work, *, every_batch: bool, taps: bool, states: States = ()
+) -> Arrays:
+    """Everything that the phase of the loaded case can be compared by.
+
+    ``states`` holds the parameters to begin each training step from; the first step begins from
+    the bound ones where there are none.
+    """
     if work.case.phase == "train":
-        tensors = trained(runner, work)
+        tensors = forced(runner, work, states) | free(runner, work, work.parameters)
     else:
         tensors = outputs(runner, work, every_batch)
     if taps:
@@ -37,16 +63,48 @@ def outputs(runner: Runner, work: Work, every_batch: bool) -> Arrays:
     return tensors
 
 
-def trained(runner: Runner, work: Work) -> Arrays:
-    """Losses, gradients and last parameters of the training steps."""
-    result = finite(runner.train())
-    # What a runner hands out: float32 for every narrower type.
-    dtype = "float64" if work.case.precision == "fp64" else "float32"
-    tensors: Arrays = {f"loss/{k}": np.asarray(loss, dtype) for k, loss in enumerate(result.loss)}
-    for step, gradients in enumerate(result.gradients):
-        tensors |= {f"gradients/{step}/{name}": value for name, value in gradients.items()}
-    tensors |= {f"parameters/{name}": value for name, value in result.parameters.items()}
+def forced(runner: Runner, work: Work, states: States) -> Arrays:
+    """Loss and gradients of one step from each of the states, on its batch.
+
+    Whatever a trajectory amplifies is left out: step 3 begins where it begins for every engine.
+    """
+    tensors: Arrays = {}
+    for step, state in enumerate(states or [work.parameters]):
+        runner.bind(dict(state))
+        result = finite(runner.train([step]))
+        tensors[f"loss/{step}"] = np.asarray(result.loss[0], held_in(work))
+        for name, value in result.gradients[0].items():
+            tensors[f"gradients/{step}/{name}"] = value
     return tensors
+
+
+def free(runner: Runner, work: Work, start: Mapping[str, Any]) -> Arrays:
+    """Losses along free training from ``start``, and the parameters after the last step."""
+    runner.bind(dict(start))
+    result = finite(runner.train(range(len(work.batches))))
+    tensors: Arrays = {
+        f"trajectory/loss/{k}": np.asarray(loss, held_in(work))
+        for k, loss in enumerate(result.loss)
+    }
+    return tensors | {f"trajectory/{name}": value for name, value in result.parameters.items()}
+
+
+def trained_states(runner: Runner, work: Work) -> list[Arrays]:
+    """The parameters before each step of free training, rounded to float32.
+
+    What an engine begins a forced step from: those of the float64 reference, for all alike.
+    """
+    runner.bind(work.parameters)
+    states = [work.parameters]
+    for step in range(len(work.batches) - 1):
+        after = finite(runner.train([step])).parameters
+        states.append({name: value.astype(np.float32) for name, value in after.items()})
+    return states
+
+
+def held_in(work: Work) -> str:
+    """The dtype of what a runner hands out: float32 for every narrower type."""
+    return "float64" if work.case.precision == "fp64" else "float32"
 
 
 def finite(result: Trained) -> Trained:
@@ -57,18 +115,27 @@ def finite(result: Trained) -> Trained:
     return result
 
 
-ULPS = {"infer": 1, "train": 16}
-"""How far the parameters are moved to find the spread of a phase, in ULPs of the case's precision.
+def bits(tensors: Arrays) -> dict[str, str]:
+    """A digest of each tensor: whether two processes computed the same."""
+    return {name: digest({name: value}) for name, value in tensors.items()}
 
-A training step has kinks (ReLU, clips, max-pool) and Adam divides by the gradient's own size: one
-element on the other side of a kink changes a gradient by 1e-4 to 1e-3, and whether it falls there
-is decided by an engine's rounding, which is several ULP of a parameter. docs/decisions/0003 has
-the figures.
-"""
-FLOAT32_ULPS = {"bf16": 1 << 16, "fp16": 1 << 13}
-"""ULPs of float32 in one of a narrower type: it has that many fewer bits of mantissa (7 and 10
-against 23). Parameters are float32 before a runner rounds them, also those of a float64 case. A
-float16 that is subnormal (below 6e-5) has larger steps than this."""
+
+def unlike(tensors: Arrays, digests: Mapping[str, str]) -> list[str]:
+    """Names of the tensors that have another digest than they had elsewhere."""
+    return [name for name, found in bits(tensors).items() if digests.get(name) != found]
+
+
+def differences(first: Arrays, second: Arrays) -> dict[str, float]:
+    """RMS distance of each tensor that is not the same in a second run; Inf where masks differ."""
+    found = {}
+    for name, value in first.items():
+        if digest({name: value}) == digest({name: second[name]}):
+            continue
+        try:
+            found[name] = numerics.rms_error(second[name], value)
+        except numerics.Incomparable:
+            found[name] = float("inf")
+    return found
 
 
 def spread(
@@ -78,6 +145,7 @@ def spread(
     perturbations: int,
     budget_s: float,
     every_batch: bool,
+    states: States = (),
 ) -> tuple[dict[str, float], int]:
     """Largest RMS change of each tensor when every parameter moves by ``ULPS``, and the draws.
 
@@ -90,25 +158,34 @@ def spread(
     largest: dict[str, float] = {}
     begin = bench.now()
     done = 0
-    ulps = ULPS[work.case.phase] * FLOAT32_ULPS.get(work.case.precision, 1)
     while done < perturbations and (done < 2 or bench.now() - begin < budget_s):
-        moved = {
-            name: draws.perturb(
-                value,
-                seed=work.case.seed + 1000 * (done + 1),
-                name=name,
-                ulps=ulps,
-            )
-            for name, value in work.parameters.items()
-        }
-        runner.bind(moved)
-        infer = work.case.phase == "infer"
-        changed = outputs(runner, work, every_batch) if infer else trained(runner, work)
-        for name, value in changed.items():
+        done += 1
+        for name, value in changed(runner, work, 1000 * done, every_batch, states).items():
             try:
                 error = numerics.rms_error(value, tensors[name])
             except numerics.Incomparable:
                 continue
             largest[name] = max(largest.get(name, 0.0), error)
-        done += 1
     return largest, done
+
+
+def changed(runner: Runner, work: Work, draw: int, every_batch: bool, states: States) -> Arrays:
+    """What the case computes from parameters that were moved by one draw."""
+    step = FLOAT32_ULPS.get(work.case.precision, 1)
+
+    def moved(parameters: Mapping[str, Any], ulps: int) -> Arrays:
+        seed = work.case.seed + draw
+        return {
+            name: draws.perturb(value, seed=seed, name=name, ulps=ulps * step)
+            for name, value in parameters.items()
+        }
+
+    if work.case.phase == "infer":
+        if work.parameters:
+            runner.bind(moved(work.parameters, ULPS))
+        else:
+            runner.move(work.case.seed + draw, ULPS * step)
+        return outputs(runner, work, every_batch)
+    near = [moved(state, ULPS) for state in states or [work.parameters]]
+    far = moved(work.parameters, TRAJECTORY_ULPS)
+    return forced(runner, work, near) | free(runner, work, far)

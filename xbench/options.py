@@ -79,3 +79,13 @@ def ort_options(session: Sequence[str], provider: Sequence[str]) -> dict[str, st
             )
         found[f"provider.{ep}.{name}"] = value
     return found
+
+
+def tolerances(option: str, text: str | None) -> dict[str, float]:
+    """Fixed tolerances by output, as ``1e-5,out:1e-4``. Raises UsageError for what is none."""
+    if text is None:
+        return {}
+    # Not at the top: numpy comes with it.
+    from xbench import tolerances as fixed
+
+    return fixed.parse(option, text)

@@ -30,9 +30,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``implied`` are devices that nobody asked for by name: where they do not work, their cases are
     left out with a note, where a device that was asked for gives ``unavailable``.
     ``files`` are paths of ONNX files; ``shapes`` gives each of their inputs one shape, or several
-    to cycle through; ``inputs`` is an .npz file for them. ``options`` are ONNX Runtime's, as
-    ``session.KEY`` and ``provider.EP.KEY``. ``rounds`` None: as many as ``schedule`` finds right.
-    ``ci_width`` is the half width of an interval, relative. ``soak_s`` replaces the rounds.
+    to cycle through; ``inputs`` is an .npz file for them; ``against`` is the one of them that the
+    others are held against. ``atol`` and ``rtol`` are fixed tolerances by output (empty: of all).
+    ``options`` are ONNX Runtime's, as ``session.KEY`` and ``provider.EP.KEY``. ``rounds`` None: as
+    many as ``schedule`` finds right. ``ci_width`` is the half width of an interval, relative.
+    ``soak_s`` replaces the rounds; without ``speed`` nothing is measured.
     """
 
     models: tuple[str, ...] = ()
@@ -51,6 +53,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     options: dict[str, str] = {}
     shapes: dict[str, tuple[Shape, ...]] = {}
     inputs: str | None = None
+    against: str | None = None
+    atol: dict[str, float] = {}
+    rtol: dict[str, float] = {}
     seed: int = 0
     steps: int = 5
     loss: str | None = None
@@ -60,6 +65,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ci_width: float | None = None
     iterations: int | None = None
     soak_s: float | None = None
+    speed: bool = True
     profile: bool = True
     time_limit_s: float = 600.0
     fresh: str = "fork"
@@ -161,6 +167,8 @@ def check(request: Request) -> None:
         raise UsageError("--concurrency calls one shape: give one, or leave --concurrency out")
     if request.files and "infer" not in request.phases:
         raise UsageError("nothing to run: an ONNX file is for inference, and --phase leaves it out")
+    if request.against is not None and len(request.files) < 2:
+        raise UsageError("--against names the file that others are held against: name them too")
     if (request.shapes or request.inputs) and not request.files:
         raise UsageError("--shape and --inputs are for ONNX files: a model's come from its size")
 
@@ -174,6 +182,9 @@ def check_together(request: Request) -> None:
         "--iterations": request.iterations,
     }
     given = [name for name, value in sampling.items() if value is not None]
+    if not request.speed and (given or request.soak_s is not None):
+        options = given or ["--soak"]
+        raise UsageError(f"--no-speed measures nothing: leave {', '.join(options)} out")
     if request.soak_s is not None and given:
         raise UsageError(f"--soak is one process for so long: leave {', '.join(given)} out")
     if request.iterations is not None and request.budget_s is not None:
@@ -311,9 +322,14 @@ def engine_names(asked: str | None) -> tuple[str, ...]:
         return tuple(shipped_engines())
     found = [name.strip() for name in asked.split(",") if name.strip()]
     if found == ["all"]:
-        return tuple(name for name, engine in registry.engines().items() if engine.shipped)
+        return tuple(
+            name
+            for name, engine in registry.engines().items()
+            if engine.shipped and not engine.reference
+        )
     for name in found:
-        registry.engine(name)
+        if registry.engine(name).reference:
+            raise UsageError(f"{name} is what others are held against: it is not measured")
     return names("engine", asked, found or shipped_engines())
 
 

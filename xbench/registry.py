@@ -29,7 +29,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     ONNX graphs; ``phases`` what it can run; ``fork`` that its framework can be imported once and
     forked; ``packages`` are the distributions whose versions describe it; ``optional`` that it is
     measured only when named; ``twin`` is the native engine that runs the same without compiling;
-    ``shipped`` is false for the runner of the tests.
+    ``shipped`` is false for the runner of the tests; ``reference`` is true for the one that
+    evaluates any ONNX graph in float64, which is never measured.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     optional: bool = False
     twin: str = ""
     shipped: bool = True
+    reference: bool = False
 
 
 class Exporter(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +110,11 @@ def engines() -> dict[str, Engine]:
         for name, (module, fields) in _literals("runners", "ENGINES").items()
     ]
     return {engine.name: engine for engine in sorted(found, key=lambda e: (e.order, e.name))}
+
+
+def reference() -> str:
+    """The engine that evaluates any ONNX graph in float64."""
+    return next(name for name, engine in engines().items() if engine.reference)
 
 
 def engine(name: str) -> Engine:

@@ -18,6 +18,7 @@ from xbench.errors import UsageError
 from xbench.exports import Exported, Exports, default_cache
 from xbench.inputs import Inputs
 from xbench.jobs import Job, Report
+from xbench.judging import Judging
 from xbench.launch import Launcher
 from xbench.plan import Request
 from xbench.progress import Progress
@@ -34,11 +35,10 @@ from xbench.state import State, witness_results
 from xbench.state import results as measured_results
 from xbench.written import losses, printable, writable
 
-PERTURBATIONS = 8
 PROFILED_S = 1.0
 """About how long to profile a case."""
 
-WEIGHTS = {"probe": 2.0, "export": 25.0, "observe": 3.0, "profile": 3.0}
+WEIGHTS = {"probe": 2.0, "export": 25.0, "profile": 3.0}
 """Rough seconds per job, to scale the progress bar."""
 
 
@@ -65,6 +65,7 @@ class Session:
         self.graphs: dict[tuple[object, ...], dict[str, str]] = {}
         self.notes: list[str] = []
         self.agreements: list[Agreement] = []
+        self.judging: Judging | None = None
         self.judged = False
         self.noise_file = noise_file
         self.noise: Noise | None = None
@@ -239,51 +240,28 @@ class Session:
                 state.soak = soaking.with_trends(report.soak)
 
     def observe(self) -> None:
-        """Compute what is compared, for every case and for the witnesses their verdicts need."""
+        """Compute what is compared, and look closer at what does not agree."""
         cases = [state.case for state in self.running()]
         if not self.natives and any(case.source != FILE for case in cases):
             self.notes.append("no native engine works here: nothing could be judged in float64")
-        for case in agree.witnesses(cases, self.natives):
-            self.extra[case.key] = State(case)
-        needed = agree.needed(cases, self.natives)
-        states = [*self.running(), *self.extra.values()]
-        # A case that no pair holds against another is only run where its losses are to be shown.
-        states = [s for s in states if s.case.key in needed or s.case.phase == "train"]
-        jobs = []
-        for state in states:
-            spread = state.case == agree.single(state.case, self.natives[0]) if self.natives else 0
-            job = self.job(
-                "observe",
-                state.case,
-                graph=self.graph(state.case, "probe"),
-                parameter_set="probe",
-                perturbations=PERTURBATIONS if spread else 0,
-                taps=self.shows_taps(state.case),
-                # Losses are shown from the published initialiser, the start users train from.
-                follow_loss=state.case.phase == "train" and state.case.precision != "fp64",
-                every_batch=bool(state.case.cycle),
-            )
-            jobs.append(job)
-        reports = self.run_jobs(jobs, label="computing {0.phase} {0.label}")
-        for state, report in zip(states, reports, strict=True):
-            state.fail(report)
-            state.observed = report if report.ok else None
-            state.loss = list(report.loss)
-
-    def shows_taps(self, case: Case) -> bool:
-        """Whether to record the intermediate tensors, by which a disagreement is located."""
-        return case.engine in self.natives and case.phase == "infer"
+        self.judging = Judging(
+            self.request,
+            self.natives,
+            self.inputs,
+            self.launcher,
+            self.progress,
+            job=self.job,
+            graph=lambda case: self.graph(case, "probe"),
+        )
+        self.judging.observe(self.running(), self.extra)
+        self.judging.confirm()
 
     def judge(self) -> None:
-        """Verdicts on everything that was observed."""
+        """Verdicts on everything that was observed, also until an interruption."""
         self.judged = True
-        sides = {
-            key: side
-            for key, state in (self.extra | self.states).items()
-            if (side := state.side) is not None
-        }
-        cases = [state.case for state in self.states.values() if state.observed is not None]
-        self.agreements = agree.agreements(cases, sides, self.natives)
+        if self.judging is not None:
+            self.agreements = self.judging.agreements()
+            self.notes += self.judging.notes
 
     def profile(self) -> None:
         """Operator time of every case, one at a time: profilers measure too."""
@@ -395,11 +373,12 @@ def execute(
         try:
             session.probe()
             session.export()
-            session.look_around()
-            if request.soak_s is None:
-                session.measure()
-            else:
+            if request.speed:
+                session.look_around()
+            if request.soak_s is not None:
                 session.soak()
+            elif request.speed:
+                session.measure()
             if not speed_only:
                 session.observe()
                 session.judge()
@@ -412,7 +391,11 @@ def execute(
                 session.judge()
         results = [
             *measured_results(
-                list(session.states.values()), session.natives, session.noise, against or {}
+                list(session.states.values()),
+                session.natives,
+                session.noise,
+                against or {},
+                request.speed,
             ),
             *witness_results(list(session.extra.values())),
         ]

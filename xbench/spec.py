@@ -23,6 +23,11 @@ FILE = "file"
 """Source of a graph that is a user's ONNX file."""
 PRECISIONS = {"fp32": "float32", "fp64": "float64", "bf16": "bfloat16", "fp16": "float16"}
 """What parameters, inputs and arithmetic are asked to be in, by the command line's name."""
+ARRAYS = {
+    "float16", "float32", "float64", "bool",
+    "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+}  # fmt: skip
+"""What inputs of a file may hold and which outputs can be compared: numpy's names."""
 Shape = tuple[int, ...]
 ANY_RANK = "..."
 """The whole shape of a tensor of which its file does not say how many dimensions it has."""
@@ -198,7 +203,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, gc=Fa
     def label(self) -> str:
         """What a table calls the case: engine, source, device and precision where not fp32."""
         engine = self.engine if self.source is None else f"{self.engine}({self.source})"
-        precision = "" if self.precision == "fp32" else f" {self.precision}"
+        # An engine may be called by the precision that it is for.
+        told = self.precision == "fp32" or PRECISIONS[self.precision] == self.engine
+        precision = "" if told else f" {self.precision}"
         arm = f" {self.arm}" if self.arm else ""
         return f"{engine} {self.device}{precision}{arm}"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from xbench import guards, plan, speed, stats
-from xbench.exports import side_of
+from xbench.agree import side_of
 from xbench.jobs import Report
 from xbench.noise import floor
 from xbench.result import OK, CaseResult, Latency, Measurement, Noise, Profile, Ratio, Soak
@@ -31,6 +31,8 @@ class State:
     costs_s: list[float] = field(default_factory=list)
     soak: Soak | None = None
     observed: Report | None = None
+    repeat: Report | None = None
+    random: str = ""
     loss: list[float] = field(default_factory=list)
     profile: Profile | None = None
     shares: dict[str, float] = field(default_factory=dict)
@@ -52,7 +54,7 @@ class State:
         """What the case computed, as one side of a pair; None where it computed nothing."""
         if self.observed is None:
             return None
-        return side_of(self.case, self.observed)
+        return side_of(self.case, self.observed, self.repeat, self.random)
 
 
 def results(
@@ -60,8 +62,9 @@ def results(
     natives: Sequence[str],
     noise: Noise | None,
     against: Mapping[str, str],
+    timed: bool = True,
 ) -> list[CaseResult]:
-    """Every case asked for, with what is known of it.
+    """Every case asked for, with what is known of it; without ``timed`` none was measured.
 
     Ratios are to the case that ``against`` names, by key, else to the reference engine's.
     """
@@ -73,16 +76,16 @@ def results(
     floors = [None if noise is None else floor(noise, item.rounds) for item in present]
     judged = iter(speed.judge(present, floors))
     return [
-        measured_result(state, None if item is None else next(judged))
+        measured_result(state, None if item is None else next(judged), timed)
         for state, item in zip(states, found, strict=True)
     ]
 
 
-def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
-    """What the document keeps of a case that was asked for."""
+def measured_result(state: State, ratio: Ratio | None, timed: bool = True) -> CaseResult:
+    """What the document keeps of a case that was asked for; ``timed``: it was to be measured."""
     measured = state.measurements
     status, reason = state.status, state.reason
-    if state.ok and not measured:
+    if state.ok and not measured and (state.observed is None or timed):
         status, reason = INTERRUPTED, "the run was stopped before this case was measured"
     samples = [m.samples for m in measured]
     latency = stats.latency(samples) if samples else None
@@ -92,7 +95,7 @@ def measured_result(state: State, ratio: Ratio | None) -> CaseResult:
         case=state.case,
         status=status,
         reason=reason,
-        digests=state.digests,
+        digests=state.digests or (dict(state.observed.digests) if state.observed else {}),
         samples=samples,
         latency=latency,
         ratio=ratio,

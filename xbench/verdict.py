@@ -1,31 +1,41 @@
-"""Same or not the same: the law of the verdict, with its evidence.
+"""Same or not the same: the law of the verdict. docs/verdict.md has it as a table.
 
 In this order:
 
-1. Nothing to compare, or other parameters or inputs on the two sides: ``inconclusive``.
-2. A tensor missing, another shape or kind of dtype, or other NaN/Inf masks: ``disagree``. The two
-   alike in these but not comparable with float64, as after an overflow: ``inconclusive``.
-3. Float64 against float64 (definition parity): ``agree`` within 1e-9 of the reference's RMS.
-4. Otherwise the RMS error to float64 decides. The limit is the largest of twice the error of the
-   source engine, the spread under perturbations of the parameters by ULPs, and the rounding of the
-   result itself, 4 eps RMS(reference). The source engine must not be its own excuse: it is held to
-   the rounding of a sum of K terms, 4 eps sqrt(K) RMS(reference), K the elements of the inputs,
-   and what it lends to others is capped there (or at the spread).
-   Within the limit: ``agree``; beyond ten times the limit: ``disagree``; between: ``inconclusive``.
+0. Other parameters or inputs on the two sides, or nothing of the kind: ``inconclusive``.
+1. A tensor missing, another shape or kind of dtype, or other NaN/Inf masks: ``disagree``. Tensors
+   without elements have nothing to compare: ``inconclusive`` where all are such. Alike in these but
+   not comparable with float64, as after an overflow: ``inconclusive``.
+2. A side that differs from itself by more than the limit: ``inconclusive``, with its random nodes.
+   Tolerances that the user fixed then decide alone.
+3. Integers and booleans are exact. Where they are not, the reference is evaluated under the side's
+   own choices (``Confirmation.forced``): an index that differs between values closer than their
+   own error is a tie.
+4. The RMS error to float64 decides. The limit is the largest of twice the error of the source
+   engine (if that itself agrees with float64), the spread under perturbations of the parameters by
+   one ULP, and the rounding of the result, 4 eps sqrt(K) RMS(reference), K = 1 but for a single
+   operator. Within the limit: ``agree``; beyond ten times: ``disagree``; between: ``inconclusive``.
+   A rejection is confirmed (``Confirmation``): where the judged graph, evaluated in float64, is
+   itself beyond the limit, the graph is at fault. Else each operator is held to its own bound: all
+   within it is ``agree``, whatever the network made of their rounding.
+   Float64 against float64 (definition parity): ``agree`` within 1e-9 of the reference's RMS.
+5. Of a file declared in a narrower type the error that rounding the reference's tensors to that
+   type gives joins the limit.
 
 The verdict on a pair is the worst over its tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 
-from xbench import numerics
-from xbench.result import Agreement, Evidence, TensorMetrics
+from xbench import numerics, sentences, structure
+from xbench.result import Agreement, Evidence, Operators, TensorMetrics
+from xbench.tolerances import Tolerances, exceeds
 
 AGREE, INCONCLUSIVE, DISAGREE = "agree", "inconclusive", "disagree"
 SEVERITY = {AGREE: 0, INCONCLUSIVE: 1, DISAGREE: 2}
@@ -42,7 +52,12 @@ Array = np.ndarray[Any, Any]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One side of a pair: its case key, how a sentence calls it, what it computed."""
+    """One side of a pair: its case key, how a sentence calls it, what it computed.
+
+    ``unsteady``: RMS distance of the tensors that another run made differently; ``random`` names
+    its random nodes. ``spread``: see ``Evidence``. ``terms``: K of tensors that one operator made.
+    ``remarks`` are said with every verdict that rests on this side.
+    """
 
     key: str
     label: str
@@ -51,53 +66,92 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     spread: Mapping[str, float] = {}
     draws: int = 0
     spread_ulps: int = 1
+    unsteady: Mapping[str, float] = {}
+    random: str = ""
+    terms: Mapping[str, int] = {}
+    remarks: Sequence[str] = ()
+
+
+class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about a side that was rejected.
+
+    ``graph``: its own graph evaluated in float64. ``operators``: each of its operators alone.
+    ``forced``: the reference evaluated with the side's own choices (indices of ArgMax, TopK), of
+    which ``ties`` fall between values closer than their error and ``faults`` names those that do
+    not. ``missing`` says why there is less than there should be.
+    """
+
+    graph: Side | None = None
+    operators: Operators | None = None
+    forced: Side | None = None
+    ties: int = 0
+    faults: str = ""
+    missing: str = ""
+
+
+NOTHING = Confirmation()
+
+
+class Evidences(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verdict rests on.
+
+    ``reference``: the float64 evaluation; None where there is none, ``no_reference`` says why.
+    ``source``: the engine whose own error is the measure; None when the judged side is that engine,
+    which must not be its own excuse, and when it does not itself agree with float64. ``spread``:
+    the side whose spread is known (a property of the function, so one engine's serves all).
+    ``narrow``: the reference with every tensor rounded to the type the judged side is declared in.
+    ``precision`` is the judged side's, whose eps rounding is reckoned in.
+    ``fixed``: tolerances that replace the evidence.
+    """
+
+    reference: Side | None
+    source: Side | None = None
+    spread: Side | None = None
+    narrow: Side | None = None
+    precision: str = "fp32"
+    confirmation: Confirmation = NOTHING
+    fixed: Tolerances | None = None
+    no_reference: str = ""
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one tensor. ``score`` is the error over its limit."""
+    """The verdict on one tensor. ``score`` is the error over its limit; ``hint`` helps to act."""
 
     metrics: TensorMetrics
     evidence: Evidence
     limit: float | None
     score: float
     verdict: str
-
-
-class Evidences(msgspec.Struct, frozen=True, kw_only=True):
-    """What a verdict rests on.
-
-    ``reference``: the float64 evaluation. ``source``: the engine whose own error is the measure;
-    None when the judged side is that engine, which must not be its own excuse. ``spread``: the
-    engine whose spread is known (a property of the function, so one engine's serves all).
-    ``terms`` is K, how many terms a result may sum: the elements of the inputs. ``precision`` is
-    the judged side's, whose eps rounding is reckoned in.
-    """
-
-    reference: Side
-    source: Side | None
-    spread: Side | None
-    terms: int = 1
-    precision: str = "fp32"
+    hint: str = ""
 
 
 def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
     """Hold ``a`` against ``b``: the metrics compare these two, the verdict a's error to float64.
 
-    ``what`` is the kind of tensor: ``outputs``, ``loss``, ``gradients``, ``parameters``, ``taps``.
+    ``what`` is the kind of tensor: ``outputs``, ``loss``, ``gradients``, ``trajectory``, ``taps``.
     """
-    if problem := not_comparable((a, b, evidences.reference)):
+    reference = evidences.reference
+    sides = (a, b) if reference is None else (a, b, reference)
+    if problem := not_comparable(sides):
         return inconclusive(a.key, b.key, what, problem)
-    names = [name for name in b.tensors if name.startswith(what + "/")]
-    if not names:
+    mine, theirs = of_kind(a, what), of_kind(b, what)
+    if not theirs:
         return inconclusive(a.key, b.key, what, f"no {what} to compare")
-    for side, verdict in ((a, DISAGREE), (evidences.reference, INCONCLUSIVE)):
-        missing = [name for name in names if name not in side.tensors]
+    pairing = structure.pair(mine, theirs, labels=(a.label, b.label))
+    if pairing.missing:
+        sentence = f"{a.label} has no {pairing.missing[0]}, which {b.label} has"
+        return inconclusive(a.key, b.key, what, sentence, verdict=DISAGREE)
+    if reference is not None:
+        missing = [name for _, name in pairing.pairs if name not in reference.tensors]
         if missing:
-            sentence = f"{side.label} has no {missing[0]}, which {b.label} has"
-            nothing = inconclusive(a.key, b.key, what, sentence)
-            return msgspec.structs.replace(nothing, verdict=verdict)
-    judged = [judge_tensor(name, a, b, evidences) for name in names]
-    worst = max(judged, key=lambda item: (SEVERITY[item.verdict], item.score))
+            sentence = f"{reference.label} has no {missing[0]}, which {b.label} has"
+            return inconclusive(a.key, b.key, what, sentence)
+    judged = [judge_tensor(own, name, a, b, evidences) for own, name in pairing.pairs]
+    empty = [item for item in judged if item.metrics.elements == 0 and item.verdict == INCONCLUSIVE]
+    counted = [item for item in judged if item not in empty] or judged
+    worst = max(counted, key=lambda item: (SEVERITY[item.verdict], item.score))
+    if worst.verdict == DISAGREE and (swap := structure.swapped(mine, theirs, pairing)):
+        worst = msgspec.structs.replace(worst, hint=swap)
     return Agreement(
         a=a.key,
         b=b.key,
@@ -106,131 +160,237 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
         evidence=worst.evidence,
         tolerance=worst.limit,
         verdict=worst.verdict,
-        sentence=sentence_of(worst, a, b, evidences, len(names), what),
+        sentence=sentences.of(
+            worst,
+            a,
+            b,
+            evidences,
+            what=what,
+            count=len(counted),
+            departure=first_departure(a, b, evidences) if worst.verdict == DISAGREE else "",
+            pairing=pairing.words if pairing.by_position or pairing.extra else "",
+        ),
     )
 
 
-def judge_alone(a: Side, b: Side, what: str) -> Agreement:
-    """Hold ``a`` against ``b`` without a float64 reference: only what is certain is a verdict.
-
-    Bitwise equal: ``agree``. Another shape, dtype or NaN/Inf mask: ``disagree``. Otherwise the
-    difference is shown, and whether rounding explains it is not known: ``inconclusive``.
-    """
-    if problem := not_comparable((a, b)):
-        return inconclusive(a.key, b.key, what, problem)
-    names = [name for name in b.tensors if name.startswith(what + "/")]
-    if not names:
-        return inconclusive(a.key, b.key, what, f"no {what} to compare")
-    missing = [name for name in names if name not in a.tensors]
-    if missing:
-        sentence = f"{a.label} has no {missing[0]}, which {b.label} has"
-        nothing = inconclusive(a.key, b.key, what, sentence)
-        return msgspec.structs.replace(nothing, verdict=DISAGREE)
-    metrics = [numerics.compare(name, a.tensors[name], b.tensors[name]) for name in names]
-    empty = {
-        name
-        for name in names
-        if not a.tensors[name].size
-        and a.tensors[name].shape == b.tensors[name].shape
-        and a.tensors[name].dtype.kind == b.tensors[name].dtype.kind
-    }
-    same = {metric.name for metric in metrics if metric.bitwise_equal} | empty
-    wrong = next((metric for metric in metrics if metric.problem and metric.name not in same), None)
-    other = max(metrics, key=lambda metric: metric.scaled or 0.0)
-    if wrong is not None:
-        verdict = DISAGREE
-        sentence = f"{a.label} and {b.label} differ in {wrong.name}: {wrong.problem}"
-    elif len(empty) == len(names):
-        return inconclusive(a.key, b.key, what, f"the {what} have no elements to compare")
-    elif len(same) == len(names):
-        verdict = AGREE
-        sentence = f"{a.label} and {b.label} are bitwise equal in all {len(names)} {what}"
-    else:
-        verdict = INCONCLUSIVE
-        sentence = (
-            f"{a.label} is off {b.label} in {other.name} by {other.scaled or 0.0:.2g} of its "
-            "largest value; without a float64 reference nobody knows whether rounding explains it"
-        )
-    return Agreement(
-        a=a.key,
-        b=b.key,
-        what=what,
-        tensors=metrics,
-        evidence=None,
-        tolerance=None,
-        verdict=verdict,
-        sentence=sentence,
-    )
+def of_kind(side: Side, what: str) -> dict[str, Array]:
+    """The tensors of one kind, in their order."""
+    return {name: value for name, value in side.tensors.items() if name.startswith(what + "/")}
 
 
-def not_comparable(sides: Sequence[Side]) -> str:
+def not_comparable(sides: Iterable[Side]) -> str:
     """Why the sides cannot be compared; empty when they can."""
+    first, *others = sides
     for key in ("parameters", "inputs"):
-        if len({side.digests.get(key) for side in sides}) > 1:
-            return f"the {key} of {sides[0].label} and {sides[1].label} are not the same"
+        for other in others:
+            if other.digests.get(key) != first.digests.get(key):
+                return f"the {key} of {first.label} and {other.label} are not the same"
     return ""
 
 
-def judge_tensor(name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
-    """The verdict on tensor ``name``, which all sides have."""
-    actual, other = a.tensors[name], b.tensors[name]
-    truth = evidences.reference.tensors[name]
+def judge_tensor(own: str, name: str, a: Side, b: Side, evidences: Evidences) -> Judged:
+    """The verdict on tensor ``own`` of ``a`` against tensor ``name`` of ``b`` and the reference."""
+    actual, other = a.tensors[own], b.tensors[name]
     metrics = numerics.compare(name, actual, other)
-    to_truth = numerics.compare(name, actual, truth)
-    if metrics.problem or to_truth.problem:
-        empty = actual.size == 0 and actual.shape == other.shape
-        alike = empty or metrics.bitwise_equal or not metrics.problem
-        problem = to_truth.problem if alike else metrics.problem
-        evidence = Evidence(tensor=name, decided_by=problem)
-        verdict = INCONCLUSIVE if alike else DISAGREE
-        return Judged(metrics=metrics, evidence=evidence, limit=None, score=np.inf, verdict=verdict)
-    scale = to_truth.reference_rms or 0.0
-    error = to_truth.rms or 0.0
-    if actual.dtype == np.float64 == other.dtype:
-        limits = {"float64 parity": PARITY * scale}
-        evidence = Evidence(tensor=name, error_rms=error)
+    if (found := by_structure(actual, other, metrics)) is not None:
+        return found
+    if evidences.fixed is not None:
+        return by_tolerance(own, name, a, b, metrics, evidences.fixed)
+    if actual.dtype.kind in "iub":
+        found = by_exactness(name, actual, other, metrics, evidences)
+    elif evidences.reference is None:
+        found = without_reference(name, metrics, evidences)
     else:
-        limits, evidence = float32_limits(name, evidences, truth, scale)
-        evidence = msgspec.structs.replace(evidence, error_rms=error)
-    decided_by, limit = max(limits.items(), key=lambda item: item[1])
-    evidence = msgspec.structs.replace(evidence, decided_by=decided_by)
-    score = error / limit if limit else (np.inf if error else 0.0)
+        found = by_error(own, name, a, b, metrics, evidences)
+    return steady(own, found, a, b, name)
+
+
+def by_structure(actual: Array, other: Array, metrics: TensorMetrics) -> Judged | None:
+    """Row 1: shape, kind of dtype, masks, elements. None where numbers are to decide."""
+    if not metrics.problem:
+        return None
+    same_shape = actual.shape == other.shape
+    if same_shape and actual.size == 0 and actual.dtype.kind == other.dtype.kind:
+        return decided(metrics, "no elements to compare", INCONCLUSIVE)
+    if metrics.bitwise_equal:
+        # Not one finite element, and alike in what they are instead.
+        return decided(metrics, metrics.problem, INCONCLUSIVE)
+    hint = structure.layout(actual, other) if not same_shape else ""
+    return decided(metrics, metrics.problem, DISAGREE, hint=hint)
+
+
+def decided(
+    metrics: TensorMetrics, by: str, verdict: str, *, hint: str = "", score: float = np.inf
+) -> Judged:
+    """A verdict without a limit."""
+    evidence = Evidence(tensor=metrics.name, decided_by=by)
     return Judged(
-        metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score)
+        metrics=metrics, evidence=evidence, limit=None, score=score, verdict=verdict, hint=hint
     )
 
 
-def float32_limits(
+def steady(own: str, found: Judged, a: Side, b: Side, name: str) -> Judged:
+    """Row 2: a side that differs from itself by more than the limit proves nothing."""
+    for side, tensor in ((a, own), (b, name)):
+        distance = side.unsteady.get(tensor)
+        if distance is None:
+            continue
+        evidence = msgspec.structs.replace(found.evidence, self_rms=distance)
+        if found.limit is not None and distance <= found.limit:
+            found = msgspec.structs.replace(found, evidence=evidence)
+            continue
+        by = f"{side.label} differs from itself in a second run"
+        by += f": {side.random}" if side.random else ""
+        return msgspec.structs.replace(
+            found,
+            evidence=msgspec.structs.replace(evidence, decided_by=by),
+            limit=None,
+            score=np.inf,
+            verdict=INCONCLUSIVE,
+        )
+    return found
+
+
+def by_tolerance(
+    own: str, name: str, a: Side, b: Side, metrics: TensorMetrics, fixed: Tolerances
+) -> Judged:
+    """What the user fixed, element by element."""
+    atol, rtol = fixed.of(name.partition("/")[2])
+    outside = exceeds(a.tensors[own], b.tensors[name], atol, rtol)
+    by = f"fixed tolerance: absolute {atol:g}, relative {rtol:g}"
+    if outside:
+        by += f"; {outside} of {metrics.elements} elements are outside"
+    return decided(metrics, by, DISAGREE if outside else AGREE, score=float(outside))
+
+
+def by_exactness(
+    name: str, actual: Array, other: Array, metrics: TensorMetrics, evidences: Evidences
+) -> Judged:
+    """Row 3: integers and booleans."""
+    if metrics.differing == 0:
+        return decided(metrics, "equal", AGREE, score=0.0)
+    confirmation = evidences.confirmation
+    by = f"{metrics.differing} of {metrics.elements} differ, and integers are exact"
+    forced = confirmation.forced
+    if forced is None or confirmation.faults:
+        return decided(metrics, "; ".join(filter(None, [by, confirmation.faults])), DISAGREE)
+    if not np.array_equal(actual, forced.tensors[name]):
+        return decided(metrics, f"{by}, also under its own choices", DISAGREE)
+    found = decided(metrics, "ties", AGREE, score=0.0)
+    evidence = msgspec.structs.replace(found.evidence, ties=confirmation.ties)
+    return msgspec.structs.replace(found, evidence=evidence)
+
+
+def without_reference(name: str, metrics: TensorMetrics, evidences: Evidences) -> Judged:
+    """Where there is no float64: only what is certain is a verdict."""
+    if metrics.bitwise_equal:
+        return decided(metrics, "bitwise equal", AGREE, score=0.0)
+    why = f" ({evidences.no_reference})" if evidences.no_reference else ""
+    by = f"without a float64 reference{why} nobody knows whether rounding explains it"
+    return decided(metrics, by, INCONCLUSIVE, score=metrics.scaled or 0.0)
+
+
+def by_error(
+    own: str, name: str, a: Side, b: Side, metrics: TensorMetrics, evidences: Evidences
+) -> Judged:
+    """Row 4 and 5: the error to float64 against what rounding explains."""
+    confirmation = evidences.confirmation
+    reference = evidences.reference
+    assert reference is not None
+    if confirmation.forced is not None and not confirmation.faults:
+        reference = confirmation.forced
+    truth = reference.tensors[name]
+    to_truth = numerics.compare(name, a.tensors[own], truth)
+    if to_truth.problem:
+        return decided(metrics, to_truth.problem, INCONCLUSIVE)
+    scale, error = to_truth.reference_rms or 0.0, to_truth.rms or 0.0
+    in_double = a.tensors[own].dtype == np.float64 == b.tensors[name].dtype
+    if in_double and evidences.precision == "fp64":
+        limits, evidence = {"float64 parity": PARITY * scale}, Evidence(tensor=name)
+    else:
+        limits, evidence = float_limits(name, evidences, truth, scale)
+    by, limit = max(limits.items(), key=lambda item: item[1])
+    evidence = msgspec.structs.replace(
+        evidence,
+        error_rms=error,
+        other_error_rms=rms_or_none(b.tensors[name], truth),
+        ties=confirmation.ties,
+        decided_by=by,
+    )
+    score = error / limit if limit else (np.inf if error else 0.0)
+    found = Judged(
+        metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score)
+    )
+    if found.verdict == AGREE:
+        return found
+    if metrics.subnormal_only or to_truth.subnormal_only:
+        evidence = msgspec.structs.replace(evidence, decided_by="only subnormal numbers differ")
+        return msgspec.structs.replace(found, evidence=evidence, score=1.0, verdict=AGREE)
+    return confirmed(own, found, truth, confirmation)
+
+
+def confirmed(own: str, found: Judged, truth: Array, confirmation: Confirmation) -> Judged:
+    """What remains of a rejection once the graph and its operators were looked at."""
+    evidence, limit = found.evidence, found.limit or 0.0
+    if confirmation.graph is not None and own in confirmation.graph.tensors:
+        distance = rms_or_none(confirmation.graph.tensors[own], truth)
+        evidence = msgspec.structs.replace(evidence, graph_rms=distance)
+        if distance is None or distance > limit:
+            by = "its graph, evaluated in float64"
+            evidence = msgspec.structs.replace(evidence, decided_by=by)
+            return msgspec.structs.replace(found, evidence=evidence)
+    operators = confirmation.operators
+    if operators is None or not operators.checked:
+        return msgspec.structs.replace(found, evidence=evidence)
+    evidence = msgspec.structs.replace(
+        evidence, operators=operators, decided_by="operator by operator"
+    )
+    within = all(item.score <= 1.0 for item in operators.worst)
+    verdict = found.verdict
+    if within:
+        verdict = INCONCLUSIVE if operators.unchecked else AGREE
+    return msgspec.structs.replace(found, evidence=evidence, verdict=verdict)
+
+
+def float_limits(
     name: str, evidences: Evidences, truth: Array, scale: float
 ) -> tuple[dict[str, float], Evidence]:
-    """The candidates for the limit of one float32 tensor, by name, and their evidence."""
-    rounding = 4.0 * EPS[evidences.precision] * scale
-    of_a_sum = rounding * evidences.terms**0.5
-    if evidences.source is None:
-        rounding = of_a_sum
-        limits = {"rounding of a sum, 4 eps sqrt(K)": rounding}
-    else:
-        limits = {"rounding of the result": rounding}
-    own = spread = None
+    """The candidates for the limit of one float tensor, by name, and their evidence."""
+    assert evidences.reference is not None
+    terms = evidences.reference.terms.get(name, 1)
+    rounding = 4.0 * EPS[evidences.precision] * scale * terms**0.5
+    of = "rounding of the result" if terms == 1 else "rounding of a sum, 4 eps sqrt(K)"
+    limits = {of: rounding}
+    own = spread = narrow = None
     if evidences.spread is not None and name in evidences.spread.spread:
         spread = evidences.spread.spread[name]
         limits[f"{evidences.spread.spread_ulps}-ULP spread"] = spread
     if evidences.source is not None and name in evidences.source.tensors:
-        try:
-            own = numerics.rms_error(evidences.source.tensors[name], truth)
-            # A source that is wrong must not excuse others: no more than it is allowed itself.
-            limits["2x source error"] = min(2.0 * own, max(of_a_sum, spread or 0.0))
-        except numerics.Incomparable:
-            pass  # The source is not finite where float64 is: no measure of rounding.
+        own = rms_or_none(evidences.source.tensors[name], truth)
+        # None: the source is not finite where float64 is, which measures no rounding.
+        limits["2x source error"] = 2.0 * (own or 0.0)
+    if evidences.narrow is not None:
+        narrow = rms_or_none(evidences.narrow.tensors[name], truth)
+        limits[f"2x rounding to {evidences.narrow.label}"] = 2.0 * (narrow or 0.0)
     evidence = Evidence(
         tensor=name,
         source_error_rms=own,
         spread_rms=spread,
         rounding_rms=rounding,
+        narrow_rms=narrow,
+        terms=terms,
         draws=evidences.spread.draws if evidences.spread is not None else 0,
         spread_ulps=evidences.spread.spread_ulps if evidences.spread is not None else 0,
     )
     return limits, evidence
+
+
+def rms_or_none(actual: Array, truth: Array) -> float | None:
+    """RMS distance; None where the two have none."""
+    try:
+        return numerics.rms_error(actual, truth)
+    except numerics.Incomparable:
+        return None
 
 
 def verdict_of(score: float) -> str:
@@ -240,43 +400,20 @@ def verdict_of(score: float) -> str:
     return DISAGREE if score > BEYOND else INCONCLUSIVE
 
 
-def sentence_of(
-    worst: Judged, a: Side, b: Side, evidences: Evidences, count: int, what: str
-) -> str:
-    """One sentence that a person can act on."""
-    name = worst.metrics.name
-    if worst.limit is None:
-        differ = "differ" if worst.verdict == DISAGREE else "cannot be told apart"
-        return f"{a.label} and {b.label} {differ} in {name}: {worst.evidence.decided_by}"
-    error = f"its RMS error to float64 is {worst.evidence.error_rms:.2g}"
-    limit = f"{worst.limit:.2g} ({worst.evidence.decided_by})"
-    if worst.verdict == AGREE:
-        of = f"all {count} {what}" if count > 1 else name
-        return (
-            f"{a.label} agrees with {b.label} in {of}; nearest to its limit: {name}, "
-            f"{error}, limit {limit}"
-        )
-    if worst.verdict == INCONCLUSIVE:
-        return (
-            f"{a.label} is off {b.label} in {name}: {error}, above the limit {limit} "
-            f"but not {BEYOND:.0f} times it"
-        )
-    tail = first_departure(a, b, evidences)
-    return f"{a.label} is not the same as {b.label} in {name}: {error}, limit {limit}{tail}"
-
-
 def first_departure(a: Side, b: Side, evidences: Evidences) -> str:
     """Where a disagreement starts: the first tap, in the order of computation, that departs."""
-    for name in evidences.reference.tensors:
-        if name.startswith("taps/") and name in a.tensors and name in b.tensors:
-            judged = judge_tensor(name, a, b, evidences)
-            if judged.verdict == DISAGREE:
-                return f"; the first tensor that departs is {name.removeprefix('taps/')}"
+    plain = msgspec.structs.replace(evidences, confirmation=NOTHING)
+    for name in evidences.reference.tensors if evidences.reference is not None else ():
+        known = name.startswith("taps/") and name in a.tensors and name in b.tensors
+        if known and judge_tensor(name, name, a, b, plain).verdict == DISAGREE:
+            return name.removeprefix("taps/")
     return ""
 
 
-def inconclusive(a: str, b: str, what: str, sentence: str) -> Agreement:
-    """A pair of case keys of which nothing could be judged, and why."""
+def inconclusive(
+    a: str, b: str, what: str, sentence: str, *, verdict: str = INCONCLUSIVE
+) -> Agreement:
+    """A pair of case keys of which no number could be judged, and why."""
     return Agreement(
         a=a,
         b=b,
@@ -284,6 +421,6 @@ def inconclusive(a: str, b: str, what: str, sentence: str) -> Agreement:
         tensors=[],
         evidence=None,
         tolerance=None,
-        verdict=INCONCLUSIVE,
+        verdict=verdict,
         sentence=sentence,
     )

@@ -24,12 +24,13 @@ import msgspec
 
 from xbench import environment, registry
 from xbench.errors import EngineError
-from xbench.jobs import REPORT, TENSORS, Job, Report
+from xbench.jobs import REPORT, STATES, TENSORS, Job, Report
 from xbench.spec import FILE, ModelSpec, file_spec
 
 if TYPE_CHECKING:
     from xbench.runners.base import Runner, Work
 
+OPTIMISED, FEEDS = "optimised.onnx", "feeds.npz"
 HANDSHAKE = "xbench-host-1"
 
 
@@ -131,20 +132,41 @@ def observe(job: Job) -> Report:
 
     runner, work = runner_of(job), work_of(job)
     runner.load(work)
-    seen = observing.observe(runner, work, every_batch=job.every_batch, taps=job.taps)
-    tensors.save(Path(job.folder) / TENSORS, seen)
+    folder = Path(job.folder)
+    if job.makes_states:
+        states = observing.trained_states(runner, work)
+        tensors.save_batches(folder / STATES, states)
+    else:
+        states = tensors.load_batches(Path(job.states)) if job.states else []
+
+    def seen() -> dict[str, Any]:
+        return observing.observe(
+            runner, work, every_batch=job.every_batch, taps=job.taps, states=states
+        )
+
+    first = seen()
+    if job.repeats:
+        other = observing.unlike(first, job.repeats)
+        tensors.save(folder / TENSORS, {name: first[name] for name in other})
+        return Report(digests=digests(work))
+    tensors.save(folder / TENSORS, first)
+    unsteady = observing.differences(first, seen()) if job.again else {}
     spread, draws = observing.spread(
-        runner, work, seen, job.perturbations, job.spread_budget_s, job.every_batch
+        runner, work, first, job.perturbations, job.spread_budget_s, job.every_batch, states
     )
     loss = []
     if job.follow_loss:
         runner.bind(parameters_of(job, "init"))
-        loss = observing.finite(runner.train()).loss
+        loss = observing.finite(runner.train(range(len(work.batches)))).loss
     return Report(
         loss=loss,
+        unsteady=unsteady,
+        bits=observing.bits(first) if job.again else {},
         spread=spread,
         draws=draws,
-        spread_ulps=observing.ULPS[work.case.phase],
+        spread_ulps=observing.ULPS,
+        terms=runner.terms(),
+        remarks=runner.remarks(),
         digests=digests(work),
     )
 
@@ -193,6 +215,49 @@ def verify(job: Job) -> Report:
     return Report(facts=facts, digests=digests(work))
 
 
+def choices(job: Job) -> Report:
+    """Leave what the case chooses in the folder of the job, if it chooses anything."""
+    from xbench.runners import ort_choices
+
+    number = ort_choices.choices(work_of(job), Path(job.folder))
+    return Report(facts={"choices": str(number)} if number else {})
+
+
+def segments(job: Job) -> Report:
+    """Leave the graph that really runs in the folder of the job, and what it is fed.
+
+    Its fact ``source`` is the file that it was made from.
+    """
+    from xbench.runners import ort_operators
+
+    folder = Path(job.folder)
+    source = ort_operators.optimised(work_of(job), folder / OPTIMISED, folder / FEEDS)
+    return Report(facts={"source": str(source)})
+
+
+def expected(job: Job) -> Report:
+    """Leave what each of its operators should give in the folder that ``segments`` left."""
+    from xbench.runners.graph import expected as expecting
+
+    assert job.graph is not None
+    assert job.against is not None
+    folder = Path(job.against)
+    expecting.from_files(Path(job.graph), folder / OPTIMISED, folder / FEEDS, folder)
+    return Report()
+
+
+def operators(job: Job) -> Report:
+    """Every operator of a case alone, each held to its own bound."""
+    if job.against is not None:
+        from xbench.runners import ort_operators
+
+        folder = Path(job.against)
+        return Report(operators=ort_operators.check(work_of(job), folder / OPTIMISED, folder))
+    runner = runner_of(job)
+    runner.load(work_of(job))
+    return Report(operators=runner.operators())
+
+
 KINDS: dict[str, Callable[[Job], Report]] = {
     "probe": probe,
     "inspect": inspect,
@@ -204,6 +269,10 @@ KINDS: dict[str, Callable[[Job], Report]] = {
     "export": export,
     "bind": bind,
     "verify": verify,
+    "choices": choices,
+    "segments": segments,
+    "expected": expected,
+    "operators": operators,
 }
 
 

@@ -1,0 +1,143 @@
+"""A closer look at a case that was rejected: is its graph another function, or an operator wrong?
+
+Its graph is evaluated in float64, also under its own choices; then its operators are run alone, on
+the inputs that the reference has for them. Each takes fresh processes, and is done on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from xbench import registry
+from xbench.agree import Verdicts, in_double, side_of
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
+from xbench.progress import Progress
+from xbench.references import References
+from xbench.result import Agreement
+from xbench.spec import Case
+from xbench.verdict import NOTHING, Confirmation
+
+CONFIRM_S = 6.0
+"""Rough seconds per closer look, to scale the progress bar."""
+MakeJob = Callable[..., Job]
+"""``(kind, case, **fields)``: a job on a case with its inputs, in a folder of its own."""
+
+
+class Confirmer:
+    """The closer looks of one run. ``job`` makes jobs, ``graph`` finds the file of a case."""
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        references: References,
+        job: MakeJob,
+        graph: Callable[[Case], str | None],
+    ) -> None:
+        self.launcher = launcher
+        self.references = references
+        self.job = job
+        self.graph = graph
+
+    def look_closer(
+        self,
+        verdicts: Callable[[], Verdicts],
+        confirmations: dict[str, Confirmation],
+        progress: Progress,
+    ) -> None:
+        """Look at every case that ``verdicts`` rejects: at its graph, then at its operators.
+
+        What is found goes into ``confirmations``, by case key; ``verdicts`` is asked again once
+        the graphs are known, since a graph that is at fault excuses its operators.
+        """
+        rejected = verdicts().rejected()
+        progress.plan(2 * CONFIRM_S * len(rejected))
+        for key, (pair, found) in rejected.items():
+            label = f"looking closer at the graph of {pair.a.label}"
+            with progress.task(label, CONFIRM_S):
+                integers = any(agreement.tolerance is None for agreement in found)
+                confirmations[key] = self.graphs(pair.a, choices=integers)
+        for key, (pair, found) in verdicts().rejected().items():
+            if not any(map(by_rounding, found)):
+                continue
+            label = f"checking the operators of {pair.a.label} one by one"
+            with progress.task(label, CONFIRM_S):
+                confirmations[key] = self.operators(pair.a, confirmations.get(key, NOTHING))
+
+    def graphs(self, case: Case, *, choices: bool) -> Confirmation:
+        """What the graph of a case computes in float64; nothing where it has no graph.
+
+        With ``choices`` also what it computes when every index is chosen as the case chose it.
+        """
+        graph = self.graph(case)
+        if graph is None:
+            return NOTHING
+        of = in_double(case)
+        report = self.references.run(self.observing(of, graph))
+        if not report.ok:
+            return Confirmation(missing=f"its graph has no float64 evaluation: {report.reason}")
+        found = Confirmation(graph=side_of(of, report))
+        return self.under_choices(case, graph, found) if choices else found
+
+    def observing(self, of: Case, graph: str, **more: object) -> Job:
+        """A job that evaluates the graph of a case in float64."""
+        return self.job("observe", of, graph=graph, parameter_set="probe", **more)
+
+    def under_choices(self, case: Case, graph: str, found: Confirmation) -> Confirmation:
+        """Add the reference under the choices that the case made: ties, or faults."""
+        chosen = self.launcher.run(self.job("choices", case, graph=graph))
+        if not chosen.ok:
+            return msgspec.structs.replace(
+                found, missing=f"its choices could not be seen: {chosen.reason}"
+            )
+        if "choices" not in chosen.facts:
+            return found
+        of = in_double(case)
+        report = self.launcher.run(self.observing(of, graph, against=chosen.folder))
+        if not report.ok:
+            return msgspec.structs.replace(found, missing=f"under its choices: {report.reason}")
+        return msgspec.structs.replace(
+            found,
+            forced=side_of(of, report),
+            ties=int(report.facts.get("ties", "0")),
+            faults=report.facts.get("faults", ""),
+        )
+
+    def operators(self, case: Case, found: Confirmation) -> Confirmation:
+        """Add the operators of a case, each held to its own bound."""
+        if registry.engine(case.engine).onnx:
+            report = self.of_graph(case)
+        else:
+            report = self.launcher.run(
+                self.job("operators", case, graph=self.graph(case), parameter_set="probe")
+            )
+        if not report.ok:
+            why = f"its operators could not be checked one by one: {report.reason}"
+            return msgspec.structs.replace(found, missing=why)
+        return msgspec.structs.replace(found, operators=report.operators)
+
+    def of_graph(self, case: Case) -> Report:
+        """The nodes that really run, from what float64 says of the inputs of each."""
+        graph = self.graph(case)
+        segments = self.launcher.run(self.job("segments", case, graph=graph))
+        if not segments.ok:
+            return segments
+        source = segments.facts["source"]
+        expected = self.launcher.run(
+            self.job("expected", in_double(case), graph=source, against=segments.folder)
+        )
+        if not expected.ok:
+            return expected
+        return self.launcher.run(self.job("operators", case, graph=graph, against=segments.folder))
+
+
+def by_rounding(agreement: Agreement) -> bool:
+    """Whether a rejection may be rounding: of floats, and the graph is not at fault."""
+    evidence = agreement.evidence
+    return (
+        evidence is not None
+        and agreement.tolerance is not None
+        and not evidence.decided_by.startswith("its graph")
+    )
