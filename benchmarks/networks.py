@@ -135,7 +135,7 @@ class Graph:
         product = self.add("MatMul", x, self.weight((cin, cout), cin))
         return self.add("Add", product, self.bias(cout), out=out)
 
-    def group_norm(self, x: str, groups: int, channels: int, size: int) -> str:
+    def group_norm(self, x: str, groups: int, channels: int, size: int, out: str = "") -> str:
         """Group normalisation as PyTorch exports it; x is [batch, channels, size, size]."""
         ones, zeros = self.const(np.ones(groups)), self.const(np.zeros(groups))
         flat = self.add("Reshape", x, self.ints(0, groups, channels // groups * size * size))
@@ -143,7 +143,7 @@ class Graph:
         back = self.add("Reshape", normal, self.ints(0, channels, size, size))
         scale = self.uniform("scale", (channels, 1, 1), 0.5, 1.5)
         shift = self.uniform("shift", (channels, 1, 1), -0.5, 0.5)
-        return self.add("Add", self.add("Mul", back, scale), shift)
+        return self.add("Add", self.add("Mul", back, scale), shift, out=out)
 
     def done(self) -> Network:
         """The finished network. Raises onnx.checker.ValidationError where it is not valid."""
@@ -306,7 +306,7 @@ def pooling() -> Network:
     """Averages of several kinds and norms over other axes than the batch."""
     g = Graph("pooling")
     x = g.conv(g.input("image", (2, 3, 24, 24)), 3, 16, pads=[1, 1, 1, 1])
-    pool = {"kernel_shape": [3, 3], "strides": [2, 2]}
+    pool: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2]}
     x = g.add("AveragePool", x, count_include_pad=1, pads=[1, 1, 1, 1], **pool)
     x = g.group_norm(x, 4, 16, 12)
     x = g.add("LpPool", x, p=2, pads=[0, 0, 1, 1], **pool)
@@ -357,8 +357,8 @@ def averagepool() -> Network:
 def groupnorm() -> Network:
     """One group normalisation, as PyTorch exports it."""
     g = Graph("groupnorm")
-    y = g.group_norm(g.input("x", (2, 16, 24, 24)), 4, 16, 24)
-    g.outputs.append(helper.make_tensor_value_info(y, TensorProto.FLOAT, [BATCH, 16, 24, 24]))
+    g.group_norm(g.input("x", (2, 16, 24, 24)), 4, 16, 24, out="y")
+    g.output("y", 16, 24, 24)
     return g.done()
 
 

@@ -106,7 +106,7 @@ def header(screen: Screen, document: Document) -> None:
         screen.line(", ".join(facts))
     if cases:
         counts = sorted({len(r.samples) for r in document.cases if r.samples} or {0})
-        rounds = fmt.plural(counts[-1], "round")
+        rounds = fmt.plural(counts[-1], "round") if counts[-1] else "nothing measured"
         if len(counts) > 1:
             rounds = f"{counts[0]} to {rounds}"
         fields = [shared(cases, field) for field in ("threads", "batch", "seed")]
@@ -121,8 +121,9 @@ def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
     body = "one step" if case.phase == "train" else "one run"
     if case.cycle:
         body = "one cycle through all shapes; first run: of the first shape"
-    screen.title(f"Speed: {heading(case)}", f"time of {body}")
-    screen.table(speed_columns(group, names))
+    if any(result.samples or result.status != OK for result in group):
+        screen.title(f"Speed: {heading(case)}", f"time of {body}")
+        screen.table(speed_columns(group, names))
     for result in group:
         if result.status != OK:
             screen.item(
@@ -249,10 +250,10 @@ def agreements(
 
 
 def agreement_table(screen: Screen, rows: Sequence[Agreement], names: Names) -> None:
-    """One row per agreement; the sentences of all that do not agree below."""
+    """One row per agreement; below it every sentence that says more than its row."""
     screen.table(agreement_columns(rows, names))
     for row in rows:
-        if row.verdict == "agree":
+        if not row.telling:
             continue
         judged = names.get(row.a, row.a)
         # Most sentences begin with the case themselves.

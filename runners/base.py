@@ -153,10 +153,11 @@ class Runner(ABC):
         """One optimizer step on each of these batches, from where parameters and optimizer are."""
         raise Unsupported(f"{self.engine} does not train")
 
-    def operators(self) -> Operators:
-        """Every operator of the phase on its own: on the first batch, from the bound parameters.
+    def operators(self, step: int) -> Operators:
+        """Every operator of one body on its own, on a batch and from the bound parameters.
 
-        Raises Unsupported where the engine shows none, as one that compiles.
+        Each is held against float64 on the inputs that it had. Raises Unsupported where the engine
+        shows none, as one that compiles.
         """
         raise Unsupported(f"{self.engine} shows no operators that could be checked alone")
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
-from xbench.result import Placement, Profile
-from xbench.runners import profile_pt
+from xbench.result import Operators, Placement, Profile
+from xbench.runners import profile_pt, pt_operators
 from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work
 from xbench.spec import PRECISIONS
 
@@ -249,6 +249,18 @@ class TorchRunner(Runner):
             )
         final = {name: shown(value) for name, value in self.model.named_parameters()}
         return Trained(losses, gradients, final)
+
+    @lacks_kernels
+    def operators(self, step: int) -> Operators:
+        def body() -> None:
+            if self.work.case.phase == "train":
+                self.train_step(step=step)
+                return
+            # Inference mode hides what operators are made of; the arithmetic is the same.
+            with torch.no_grad():
+                self.model(**self.batches[step])
+
+        return pt_operators.operators(body)
 
     @lacks_kernels
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:

@@ -15,8 +15,8 @@ from torch._inductor import config, cpp_builder, exc
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from xbench.errors import Unavailable
-from xbench.result import Profile
-from xbench.runners.base import Work
+from xbench.result import Operators, Profile
+from xbench.runners.base import Runner, Work
 from xbench.runners.pt import TorchRunner, lacks_kernels
 
 ENGINES = {"torch-compile": {"order": 3, "packages": ("torch",), "optional": True, "twin": "torch"}}
@@ -89,6 +89,9 @@ class CompileRunner(TorchRunner):
             found = super().profile(steps)
         self.recompile()
         return found
+
+    def operators(self, step: int) -> Operators:
+        return Runner.operators(self, step)
 
     def recompile(self) -> None:
         """Forget what was compiled."""

@@ -49,7 +49,19 @@ BITS = {torch.float32: torch.int32, torch.bfloat16: torch.int16, torch.float16: 
 
 UNFILLED = ("empty", "new_empty", "resize")
 """Starts of names of operators whose results hold whatever was in memory."""
-STEPS = set(["ceil", "floor", "round", "trunc", "frac", "sign", "sgn", "heaviside", "fmod", "remainder", "floor_divide"])
+STEPS = {
+    "ceil",
+    "floor",
+    "round",
+    "trunc",
+    "frac",
+    "sign",
+    "sgn",
+    "heaviside",
+    "fmod",
+    "remainder",
+    "floor_divide",
+}
 """Operators that jump: a jump under one ULP of the input is no excuse, for they are exact."""
 HIDDEN = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
@@ -60,7 +72,20 @@ STAGED_ULPS = 4
 """Kernels of several products in a row round what passes between them, which may then cancel. Their
 inputs are moved by more. Seen: the gradient of attention's query, at means of twice the deviation,
 1.4 times the bound that one ULP gives."""
-DIMENSION = set(["argmax", "argmin", "max", "min", "topk", "sort", "argsort", "kthvalue", "median", "mode", "cummax", "cummin"])
+DIMENSION = {
+    "argmax",
+    "argmin",
+    "max",
+    "min",
+    "topk",
+    "sort",
+    "argsort",
+    "kthvalue",
+    "median",
+    "mode",
+    "cummax",
+    "cummin",
+}
 POOLS = {"max_pool2d_with_indices": 2, "max_pool3d_with_indices": 3}
 POOLS |= {"adaptive_max_pool2d": 2, "adaptive_max_pool3d": 3}
 """Operators that give indices: along a dimension, or into so many last dimensions made flat."""
@@ -84,7 +109,7 @@ def operators(body: Callable[[], object], *, draws: int = 2) -> Operators:
     return summed_up(checker.checks, unchecked)
 
 
-class Checker(TorchDispatchMode):
+class Checker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each ATen operator below autograd, runs it, and then runs it again in float64.
 
     Autograd hands the mode on to the threads it starts for a device. The random bits of the moves
@@ -92,7 +117,7 @@ class Checker(TorchDispatchMode):
     """
 
     def __init__(self, draws: int) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.draws = draws
         self.checks: list[OperatorCheck] = []
         self.skipped: Counter[tuple[str, str]] = Counter()
@@ -100,9 +125,7 @@ class Checker(TorchDispatchMode):
         self.modules = ModuleTracker()
         self.random = np.random.default_rng(0)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given: Given = (args, kwargs or {})
         self.calls += 1
         if not arithmetic(func, given):
@@ -154,6 +177,7 @@ class Checker(TorchDispatchMode):
                 # Which of several equal elements an index names is the kernel's choice.
                 values = [chosen(short(func), names, index) for index in values[:2]]
             kept = values[0]
+            assert kept is not None
             arrays = [numpy(item) for item in values]
             found = judged(
                 OperatorCheck(
@@ -278,6 +302,9 @@ def results(func: Any, given: Given, result: Any) -> Results:
 def wide_results(func: Any, before: Given, exact_scalars: bool) -> Results:
     """What the same call gives in float64. Raises RuntimeError where no kernel does it."""
     narrow = next(v.dtype for v in flat(before) if isinstance(v, Tensor) and v.dtype in WIDE)
+    if short(func).endswith("_backward"):
+        # These take their limits in float32, whatever the elements are.
+        narrow = torch.float32
     owned = writes(func)
 
     def widened(value: Any) -> Any:
@@ -364,8 +391,9 @@ def terms(name: str, names: Mapping[str, Any], found: Results) -> list[int]:
     largest = max(sizes, default=1)
     if name.startswith(("_foreach", "_fused", "_amp")):
         return [1]
-    return [largest // value.numel() if value is not None and value.numel() else 1
-            for value in found]
+    return [
+        largest // value.numel() if value is not None and value.numel() else 1 for value in found
+    ]
 
 
 def size(value: Any, *dims: int) -> int:
@@ -425,6 +453,11 @@ def recurrent(names: Mapping[str, Any]) -> list[int]:
     return [steps * max(inputs + 4 * names["hidden_size"], batch)]
 
 
+def most_common(indices: Tensor) -> int:
+    """How often the index that is there most often is there."""
+    return int(torch.bincount(indices.flatten()).max())
+
+
 def group_norm(names: Mapping[str, Any]) -> list[int]:
     group = size(names["input"]) // (names["N"] * names["group"])
     return [max(group, names["N"] * names["HxW"])]
@@ -476,7 +509,7 @@ TERMS: dict[str, Callable[[Mapping[str, Any]], Sequence[int]]] = {
         attention,
     ),
     **dict.fromkeys(("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"), recurrent),
-    "embedding_dense_backward": lambda names: [int(torch.bincount(names["indices"].flatten()).max())],
+    "embedding_dense_backward": lambda names: [most_common(names["indices"])],
     **dict.fromkeys(("index_add", "scatter_add"), lambda names: [size(names["index"])]),
     "index_put": lambda names: [size(names["values"]) if names["accumulate"] else 1],
     **dict.fromkeys(("upsample_bilinear2d", "_upsample_bilinear2d_aa"), lambda names: [4]),

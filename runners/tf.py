@@ -14,8 +14,8 @@ import tensorflow as tf
 
 from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
-from xbench.result import Placement, Profile
-from xbench.runners import profile_tf
+from xbench.result import Operators, Placement, Profile
+from xbench.runners import profile_tf, tf_operators
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
 from xbench.runners.tf_optimizers import AdamState
 from xbench.spec import PRECISIONS
@@ -246,6 +246,12 @@ class TensorFlowRunner(Runner):
     def canonical(self, name: str, tensor: Tensor) -> Array:
         """A parameter-shaped tensor in the canonical layout."""
         return np.ascontiguousarray(self.specs[name].from_tf(shown(tensor)))
+
+    @lacks_kernels
+    def operators(self, step: int) -> Operators:
+        body = self.show_step if self.work.case.phase == "train" else self.forward
+        with tf.device(self.device):
+            return tf_operators.operators(body, *self.batches[step])
 
     @lacks_kernels
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from xbench.runners.base import Work
+from xbench.result import Operators
+from xbench.runners.base import Runner, Work
 from xbench.runners.tf import TensorFlowRunner, lacks_kernels
 
 ENGINES = {
@@ -24,6 +25,9 @@ class XlaRunner(TensorFlowRunner):
         super().load(work)
         # A model that needs another gradient where XLA lacks a kernel looks at this.
         self.model.xla = True
+
+    def operators(self, step: int) -> Operators:
+        return Runner.operators(self, step)
 
     @lacks_kernels
     def compile(self) -> None:

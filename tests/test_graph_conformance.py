@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import TensorProto, numpy_helper
 from onnx.backend.test.loader import load_model_tests
 
 from xbench.errors import EngineError
@@ -22,6 +22,12 @@ from xbench.runners.graph import decode, infer
 from xbench.runners.graph.interpreter import Interpreter
 
 CHUNKS = 8
+STEPS = {
+    TensorProto.FLOAT: 4 * 2.0**-23,
+    TensorProto.FLOAT16: 2 * 2.0**-10,
+    TensorProto.BFLOAT16: 2 * 2.0**-7,
+}
+"""What an expected value may be off by itself, of the largest: its steps were rounded as well."""
 KNOWN: dict[str, tuple[str, ...]] = {}
 
 
@@ -70,14 +76,18 @@ def difference(found: Any, expected: Any, element: int, case: Any) -> str:
         )
         return next((text for text in parts if text), "")
     wanted = decode.value_of(expected, torch.float64)
+    assert isinstance(wanted, torch.Tensor)
     if found.shape != wanted.shape:
         return f"shape {tuple(found.shape)}, not {tuple(wanted.shape)}"
     if found.dtype != wanted.dtype:
         return f"{found.dtype}, not {wanted.dtype}"
     # An expected value is of the declared type: so is what it is held against.
     actual = decode.round_to(found, element).numpy()
+    finite = wanted[wanted.isfinite()].abs() if wanted.is_floating_point() else wanted[:0]
+    largest = float(finite.max()) if finite.numel() else 0.0
+    atol = case.atol + STEPS.get(element, 0.0) * largest
     try:
-        np.testing.assert_allclose(actual, wanted.numpy(), rtol=case.rtol, atol=case.atol)
+        np.testing.assert_allclose(actual, wanted.numpy(), rtol=case.rtol, atol=atol)
     except AssertionError as error:
         return " ".join(str(error).split())[:200]
     return ""

@@ -40,7 +40,7 @@ import onnxruntime
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 4
 options.intra_op_num_threads = 1
-# Kernels without VNNI saturate u8 x s8: see docs/agreement.md.
+# Without this, kernels on CPUs without VNNI saturate u8 x s8.
 options.add_session_config_entry("session.x64quantprecision", "1")
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.onnx")):
     with np.load(path.with_suffix(".in.npz")) as held:
@@ -132,7 +132,8 @@ def products() -> list[Case]:
             },
         ),
         Case("FusedGemm", (f(2, 3), f(3, 4)), {"activation": "Tanh"}),
-        *(bits_case(bits, form) for bits in (2, 4, 8) for form in ("none", "packed", "float")),
+        *(bits_case(bits, form) for bits in (2, 4, 8) for form in ("none", "packed")),
+        *(bits_case(bits, "float") for bits in (2, 4)),
     ]
 
 
@@ -248,8 +249,6 @@ def attentions() -> list[Case]:
         Case("MultiHeadAttention", (q, k, v, f(28)), two),
         Case("MultiHeadAttention", (q, k, v, None, i32([1, 1, 0, 1, 1], [0, 1, 1, 1, 1])), two),
         Case("MultiHeadAttention", (q, k, v, None, i32(3, 5)), two),
-        Case("MultiHeadAttention", (q, f(2, 5, 2, 2, 4)), two),
-        Case("MultiHeadAttention", (f(2, 3, 2, 3, 4),), two),
         Case("MultiHeadAttention", (q, f(2, 2, 5, 4), f(2, 2, 5, 4)), two),
         Case("MultiHeadAttention", (q, k, v, None, None, f(1, 1, 3, 5)), two | {"scale": 0.2}),
         Case(
@@ -280,19 +279,19 @@ def rotations() -> list[Case]:
 def groups() -> list[Case]:
     """Attention in groups: first prompts, one more token, and a longer continuation."""
     heads = {"num_heads": 4, "kv_num_heads": 2}
-    q, k, v, packed = f(2, 5, 32), f(2, 5, 16), f(2, 5, 16), f(2, 5, 64)
+    q, k, v, packed = f(2, 5, 64), f(2, 5, 32), f(2, 5, 32), f(2, 5, 128)
     prompt = (i32(4, 4), np.array(5, np.int32))
-    cos, sin = f(20, 4), f(20, 4)
-    past = (f(2, 2, 6, 8), f(2, 2, 6, 8))
-    one = (f(2, 1, 32), f(2, 1, 16), f(2, 1, 16), *past, i32(6, 3), np.array(7, np.int32))
-    single = (f(1, 2, 6, 8), f(1, 2, 6, 8))
-    more = (f(1, 3, 32), f(1, 3, 16), f(1, 3, 16), *single, i32(8), np.array(9, np.int32))
+    cos, sin = f(20, 8), f(20, 8)
+    past = (f(2, 2, 6, 16), f(2, 2, 6, 16))
+    one = (f(2, 1, 64), f(2, 1, 32), f(2, 1, 32), *past, i32(6, 3), np.array(7, np.int32))
+    single = (f(1, 2, 6, 16), f(1, 2, 6, 16))
+    more = (f(1, 3, 64), f(1, 3, 32), f(1, 3, 32), *single, i32(8), np.array(9, np.int32))
     nothing = (None, None)
-    long = (f(1, 2, 12, 8), f(1, 2, 12, 8))
+    long = (f(1, 2, 12, 16), f(1, 2, 12, 16))
     turn = heads | {"do_rotary": 1}
     op = "GroupQueryAttention"
     padded = (i32(4, 2), np.array(5, np.int32))
-    cases = [
+    return [
         Case(op, (q, k, v, *nothing, *prompt), heads, 3),
         Case(op, (packed, None, None, *nothing, *prompt), heads | {"scale": 0.2}, 3),
         Case(op, (packed, None, None, *nothing, *prompt, cos, sin), turn, 3),
@@ -318,7 +317,6 @@ def groups() -> list[Case]:
         Case(op, (*more, cos, sin, i64([6, 7, 9])), turn, 3),
         Case(op, (*more[:3], *long, *more[5:]), heads, 3),
     ]
-    return cases
 
 
 def integers() -> list[Case]:
@@ -412,7 +410,6 @@ CASES = [
     *integers(),
     *learners(),
 ]
-TABLE = "xbench.runners.graph.contrib"
 WITHOUT_KERNEL = {
     "BiasAdd",
     "BiasDropout",
@@ -432,6 +429,13 @@ def elements(case: Case) -> tuple[int, ...]:
     return tuple(kinds)
 
 
+def output(case: Case, name: str) -> onnx.ValueInfoProto:
+    """An output whose type is inferred, but for one that cannot be."""
+    if (case.op, name) == ("MultiHeadAttention", "y3"):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+    return onnx.ValueInfoProto(name=name)
+
+
 def model(case: Case) -> onnx.ModelProto:
     """A model of the one node."""
     names = ["" if value is None else f"x{i}" for i, value in enumerate(case.inputs)]
@@ -447,7 +451,7 @@ def model(case: Case) -> onnx.ModelProto:
             for name, kind, value in zip(names, elements(case), case.inputs, strict=True)
             if name
         ],
-        [onnx.ValueInfoProto(name=name) for name in outputs if name],
+        [output(case, name) for name in outputs if name],
     )
     opsets = [helper.make_opsetid(name, version) for name, version in (("", 21), (MS, 1), (ML, 3))]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
@@ -521,10 +525,10 @@ def test_agrees_with_onnx_runtime(op: str) -> None:
 
 
 def test_every_operator_is_tried() -> None:
-    table = {key for key, value in OPERATORS.items() if value.__module__ == TABLE}
+    table = {key for key in OPERATORS if key[0]} | {("", "SimplifiedLayerNormalization")}
     tried = {(case.domain, case.op) for case in CASES} | {(MS, name) for name in WITHOUT_KERNEL}
     assert table - tried == set()
-    assert len(table) >= 60
+    assert len(table) >= 50
 
 
 def reference(op: str, inputs: Sequence[Array], **attributes: Any) -> Array:
@@ -614,6 +618,18 @@ def test_integers_without_a_kernel() -> None:
     got = run("QLinearReduceMean", *reduced, axes=[0, 2], keepdims=0)
     np.testing.assert_array_equal(got, want)
     assert run("QLinearReduceMean", *reduced, axes=[0, 2], keepdims=1).shape == (1, 3, 1)
+
+
+def test_packed_keys_and_values() -> None:
+    """As if they came apart; no kernel on a CPU takes them packed."""
+    q, key, value = f(2, 3, 8), f(2, 5, 2, 4), f(2, 5, 2, 4)
+    packed = run("MultiHeadAttention", q, np.stack([key, value], 3), num_heads=2)
+    apart: tuple[Array, ...] = (key.reshape(2, 5, 8), value.reshape(2, 5, 8))
+    assert torch.equal(packed, run("MultiHeadAttention", q, *apart, num_heads=2))
+    every = f(2, 3, 2, 3, 4)
+    apart = tuple(every[:, :, :, i].reshape(2, 3, 8) for i in range(3))
+    packed = run("MultiHeadAttention", every, num_heads=2)
+    assert torch.equal(packed, run("MultiHeadAttention", *apart, num_heads=2))
 
 
 def test_bytes_do_not_saturate() -> None:

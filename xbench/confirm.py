@@ -18,7 +18,7 @@ from xbench.progress import Progress
 from xbench.references import References
 from xbench.result import Agreement
 from xbench.spec import Case
-from xbench.verdict import NOTHING, Confirmation
+from xbench.verdict import NOTHING, Confirmation, Side
 
 CONFIRM_S = 6.0
 """Rough seconds per closer look, to scale the progress bar."""
@@ -27,7 +27,11 @@ MakeJob = Callable[..., Job]
 
 
 class Confirmer:
-    """The closer looks of one run. ``job`` makes jobs, ``graph`` finds the file of a case."""
+    """The closer looks of one run.
+
+    ``job`` makes jobs, ``graph`` finds the file of a case, ``definition`` what the engine of a case
+    without one computes in float64 from the same definition.
+    """
 
     def __init__(
         self,
@@ -35,11 +39,13 @@ class Confirmer:
         references: References,
         job: MakeJob,
         graph: Callable[[Case], str | None],
+        definition: Callable[[Case], Side | None],
     ) -> None:
         self.launcher = launcher
         self.references = references
         self.job = job
         self.graph = graph
+        self.definition = definition
 
     def look_closer(
         self,
@@ -64,7 +70,9 @@ class Confirmer:
                 continue
             label = f"checking the operators of {pair.a.label} one by one"
             with progress.task(label, CONFIRM_S):
-                confirmations[key] = self.operators(pair.a, confirmations.get(key, NOTHING))
+                steps = {step for agreement in found for step in steps_of(agreement)}
+                known = confirmations.get(key, NOTHING)
+                confirmations[key] = self.operators(pair.a, known, tuple(sorted(steps)))
 
     def graphs(self, case: Case, *, choices: bool) -> Confirmation:
         """What the graph of a case computes in float64; nothing where it has no graph.
@@ -73,7 +81,7 @@ class Confirmer:
         """
         graph = self.graph(case)
         if graph is None:
-            return NOTHING
+            return Confirmation(graph=self.definition(case))
         of = in_double(case)
         report = self.references.run(self.observing(of, graph))
         if not report.ok:
@@ -105,14 +113,14 @@ class Confirmer:
             faults=report.facts.get("faults", ""),
         )
 
-    def operators(self, case: Case, found: Confirmation) -> Confirmation:
-        """Add the operators of a case, each held to its own bound."""
+    def operators(
+        self, case: Case, found: Confirmation, steps: tuple[int, ...] = ()
+    ) -> Confirmation:
+        """Add the operators of a case, each held to its own bound; in training, of some steps."""
         if registry.engine(case.engine).onnx:
             report = self.of_graph(case)
         else:
-            report = self.launcher.run(
-                self.job("operators", case, graph=self.graph(case), parameter_set="probe")
-            )
+            report = self.launcher.run(self.job("operators", case, parameter_set="probe", at=steps))
         if not report.ok:
             why = f"its operators could not be checked one by one: {report.reason}"
             return msgspec.structs.replace(found, missing=why)
@@ -131,6 +139,15 @@ class Confirmer:
         if not expected.ok:
             return expected
         return self.launcher.run(self.job("operators", case, graph=graph, against=segments.folder))
+
+
+def steps_of(agreement: Agreement) -> set[int]:
+    """The training step of a rejected agreement whose operators are looked at.
+
+    That of the tensor which decided; of a trajectory the first, where all began alike.
+    """
+    parts = agreement.evidence.tensor.split("/") if agreement.evidence is not None else []
+    return {int(parts[1])} if parts and parts[0] in ("loss", "gradients") else {0}
 
 
 def by_rounding(agreement: Agreement) -> bool:

@@ -208,7 +208,11 @@ class Exports:
 
         references = References(self.launcher, self.cache)
         confirmer = Confirmer(
-            self.launcher, references, job, lambda of: str(graph) if of.source else None
+            self.launcher,
+            references,
+            job,
+            lambda of: str(graph) if of.source else None,
+            lambda of: sides[double.key],
         )
         confirmer.look_closer(verdicts, confirmations, Progress())
         return verdicts().verdict(pair, "outputs")

@@ -40,8 +40,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ``states`` is a file of the parameters to begin each training step from, ``makes_states`` asks
     for such a file. ``again`` computes everything a second time in the same session; ``repeats``
     are the digests that another process found, and only what is not the same is kept.
-    ``deadline_s`` is how long float64 may take. ``against`` is a folder that a job before left for
-    this one: choices, or what operators are held against.
+    ``at`` are the training steps whose operators are checked. ``deadline_s`` is how long float64
+    may take. ``against`` is a folder that a job before left for this one: choices, or what
+    operators are held against.
     """
 
     kind: str
@@ -61,6 +62,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     taps: bool = False
     follow_loss: bool = False
     states: str | None = None
+    at: tuple[int, ...] = ()
     makes_states: bool = False
     again: bool = False
     repeats: Mapping[str, str] = {}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
-from xbench import agree, verdict
+from xbench import agree, registry, verdict
 from xbench.agree import Files, Verdicts
 from xbench.confirm import Confirmer, MakeJob
 from xbench.exports import default_cache
@@ -175,10 +173,24 @@ class Judging:
         """Look closer at what was rejected: at its graph, then at its operators."""
         if self.fixed is not None:
             return
-        confirmer = Confirmer(self.launcher, self.references, self.confirming_job, self.graph)
+        confirmer = Confirmer(
+            self.launcher, self.references, self.confirming_job, self.graph, self.definition
+        )
         confirmer.look_closer(self.verdicts, self.confirmations, self.progress)
 
     def confirming_job(self, kind: str, case: Case, **more: object) -> Job:
         """A job of a closer look: on the inputs that the case was compared on."""
-        job = self.make_job(kind, case, inputs=str(self.inputs.compared(case)), **more)
-        return msgspec.structs.replace(job, every_batch=bool(case.cycle))
+        return self.make_job(
+            kind,
+            case,
+            inputs=str(self.inputs.compared(case)),
+            every_batch=bool(case.cycle),
+            states=self.training.get(self.truth_of(case).key),
+            **more,
+        )
+
+    def definition(self, case: Case) -> verdict.Side | None:
+        """What the definition of a native case computes in float64, by its own engine."""
+        engine = registry.engine(case.engine)
+        state = self.states.get(agree.double(case, engine.twin or engine.name).key)
+        return None if state is None else state.side

@@ -57,7 +57,23 @@ def change(moved: Array, expected: Array) -> float:
         return 0.0
 
 
-def summed_up(checks: Iterable[OperatorCheck], unchecked: Sequence[str] = ()) -> Operators:
+def summed_up(
+    checks: Iterable[OperatorCheck], unchecked: Sequence[str] = (), remark: str = ""
+) -> Operators:
     """All checks of a side, of which the least accurate are kept."""
     found = sorted(checks, key=lambda item: item.score, reverse=True)
-    return Operators(checked=len(found), worst=found[:KEPT], unchecked=list(unchecked)[:KEPT])
+    return Operators(
+        checked=len(found), worst=found[:KEPT], unchecked=list(unchecked)[:KEPT], remark=remark
+    )
+
+
+def merged(found: Sequence[Operators]) -> Operators:
+    """The checks of several bodies of one side."""
+    unchecked = dict.fromkeys(text for item in found for text in item.unchecked)
+    both = summed_up((check for item in found for check in item.worst), list(unchecked))
+    return Operators(
+        checked=sum(item.checked for item in found),
+        worst=both.worst,
+        unchecked=both.unchecked,
+        remark=next((item.remark for item in found if item.remark), ""),
+    )

@@ -50,17 +50,22 @@ class Pieces:
 
     def of(self, array: Array, index: int) -> Array:
         """Piece ``index`` of ``array``, flat and in native byte order; a view where possible."""
+        if self.count == 1:
+            return _native(array.reshape(-1))
         outer, part = divmod(index, self.parts)
         place: list[int | slice] = [slice(part * self.step, (part + 1) * self.step)]
         for length in self.shape[self.axis - 1 :: -1] if self.axis else ():
             outer, here = divmod(outer, length)
             place.append(here)
-        flat = array.reshape(self.shape)[tuple(place[::-1])].reshape(-1)
-        return flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("="))
+        return _native(array.reshape(self.shape)[tuple(place[::-1])].reshape(-1))
 
     def start(self, index: int) -> int:
         """Where in its row piece ``index`` starts, for rows of several pieces."""
         return (index % self.parts) * self.step
+
+
+def _native(flat: Array) -> Array:
+    return flat if flat.dtype.isnative else flat.astype(flat.dtype.newbyteorder("="))
 
 
 def threads(elements: int) -> int:
@@ -73,6 +78,10 @@ def each(count: int, workers: int, make: Callable[[], Callable[[int], T]]) -> li
 
     Floating point warnings are off in all of them. An exception ends the reading and is raised.
     """
+    if workers == 1 or count == 1:
+        with np.errstate(all="ignore"):
+            work = make()
+            return [work(index) for index in range(count)]
     results: dict[int, T] = {}
     todo, lock = iter(range(count)), threading.Lock()
 
@@ -81,15 +90,13 @@ def each(count: int, workers: int, make: Callable[[], Callable[[int], T]]) -> li
             return next(todo, None)
 
     def drain() -> None:
+        # Each thread has an error state of its own.
         with np.errstate(all="ignore"):
             work = make()
             while (index := following()) is not None:
                 results[index] = work(index)
 
-    if workers == 1 or count == 1:
-        drain()
-    else:
-        with ThreadPoolExecutor(workers) as pool:
-            for done in [pool.submit(drain) for _ in range(min(workers, count))]:
-                done.result()
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(drain) for _ in range(min(workers, count))]:
+            done.result()
     return [results[index] for index in range(count)]

@@ -237,12 +237,14 @@ class OperatorCheck(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Operators(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A side checked operator by operator: ``worst`` are the least accurate, by score, descending.
 
-    ``checked`` counts all that were; ``unchecked`` says which could not be, and why.
+    ``checked`` counts all that were; ``unchecked`` says which could not be, and why. ``remark``:
+    how what was checked differs from what ran.
     """
 
     checked: int
     worst: list[OperatorCheck] = []
     unchecked: list[str] = []
+    remark: str = ""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -277,7 +279,10 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Agreement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The verdict on a pair: ``a`` is judged, ``b`` is what it is held against (case keys)."""
+    """The verdict on a pair: ``a`` is judged, ``b`` is what it is held against (case keys).
+
+    ``telling``: the sentence says more than verdict, error and limit.
+    """
 
     a: str
     b: str
@@ -287,6 +292,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tolerance: float | None
     verdict: str
     sentence: str
+    telling: bool = True
 
 
 class CaseResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

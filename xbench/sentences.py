@@ -23,11 +23,11 @@ def of(
     count: int,
     departure: str,
     pairing: str,
-) -> str:
+) -> tuple[str, bool]:
     """The sentence on a pair, of which ``worst`` is the tensor that decided.
 
     ``departure``: the first tap that departs; ``pairing``: how outputs found each other, where not
-    by name.
+    by name. Also whether it says more than verdict, error and limit do.
     """
     parts = [main(worst, a, b, evidences, what, count), less_accurate(worst, a, b), worst.hint]
     parts += [f"the first tensor that departs is {departure}" if departure else "", pairing]
@@ -35,7 +35,10 @@ def of(
     remarks = dict.fromkeys(remark for side in sides for remark in side.remarks)
     if worst.verdict != "agree" and evidences.confirmation.missing:
         parts.append(evidences.confirmation.missing)
-    return "; ".join(part for part in (*parts, *remarks) if part)
+    found = [part for part in (*parts, *remarks) if part]
+    plain = worst.verdict == "agree" and worst.limit is not None and len(found) == 1
+    plain = plain and worst.evidence.operators is None and not worst.evidence.ties
+    return "; ".join(found), not plain
 
 
 def main(worst: Judged, a: Side, b: Side, evidences: Evidences, what: str, count: int) -> str:

@@ -27,6 +27,7 @@ NARROW = {"int1": "i", "int2": "i", "int4": "i", "uint1": "u", "uint2": "u", "ui
 """Integers of ``ml_dtypes``, which numpy takes for raw memory."""
 
 
+@functools.cache
 def kind(dtype: np.dtype[Any]) -> str:
     """``f``, ``i``, ``u`` or ``b``; empty for what is no real number of a known format."""
     if dtype.name in PRECISION:
@@ -34,6 +35,7 @@ def kind(dtype: np.dtype[Any]) -> str:
     return NARROW.get(dtype.name) or (dtype.kind if dtype.kind in "iub" else "")
 
 
+@functools.cache
 def less_precise(one: np.dtype[Any], other: np.dtype[Any]) -> np.dtype[Any]:
     """The type of the fewer bits of mantissa; of equally many the one of fewer bytes."""
     return min(one, other, key=lambda dtype: (PRECISION[dtype.name], dtype.itemsize))

@@ -152,6 +152,16 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
     worst = max(counted, key=lambda item: (SEVERITY[item.verdict], item.score))
     if worst.verdict == DISAGREE and (swap := structure.swapped(mine, theirs, pairing)):
         worst = msgspec.structs.replace(worst, hint=swap)
+    sentence, telling = sentences.of(
+        worst,
+        a,
+        b,
+        evidences,
+        what=what,
+        count=len(counted),
+        departure=first_departure(a, b, evidences) if worst.verdict == DISAGREE else "",
+        pairing=pairing.words,
+    )
     return Agreement(
         a=a.key,
         b=b.key,
@@ -160,16 +170,8 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
         evidence=worst.evidence,
         tolerance=worst.limit,
         verdict=worst.verdict,
-        sentence=sentences.of(
-            worst,
-            a,
-            b,
-            evidences,
-            what=what,
-            count=len(counted),
-            departure=first_departure(a, b, evidences) if worst.verdict == DISAGREE else "",
-            pairing=pairing.words if pairing.by_position or pairing.extra else "",
-        ),
+        sentence=sentence,
+        telling=telling,
     )
 
 

@@ -248,14 +248,23 @@ def expected(job: Job) -> Report:
 
 def operators(job: Job) -> Report:
     """Every operator of a case alone, each held to its own bound."""
+    from xbench import tensors
+    from xbench.operators import merged
+
     if job.against is not None:
         from xbench.runners import ort_operators
 
         folder = Path(job.against)
         return Report(operators=ort_operators.check(work_of(job), folder / OPTIMISED, folder))
-    runner = runner_of(job)
-    runner.load(work_of(job))
-    return Report(operators=runner.operators())
+    runner, work = runner_of(job), work_of(job)
+    runner.load(work)
+    states = tensors.load_batches(Path(job.states)) if job.states else []
+    found = []
+    for step in job.at or (0,):
+        if states:
+            runner.bind(states[step])
+        found.append(runner.operators(step))
+    return Report(operators=merged(found))
 
 
 KINDS: dict[str, Callable[[Job], Report]] = {

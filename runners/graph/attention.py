@@ -56,7 +56,7 @@ def attention(node: Node, inputs: Sequence[Value]) -> tuple[Tensor, Tensor, Tens
 
 def split(x: Tensor, heads: int) -> Tensor:
     """(batch, steps, heads * width) as (batch, heads, steps, width)."""
-    return x.unflatten(2, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def bias_of(node: Node, inputs: Sequence[Value], scores: Tensor, past: int) -> Tensor:

@@ -240,10 +240,10 @@ def split_to_sequence(node: Node, inputs: Sequence[Value]) -> Value:
     assert data is not None
     axis = int(node.get("axis", 0))
     if split is None:
-        parts = data.split(1, axis)
+        parts = torch.split(data, 1, axis)
         return [part if node.get("keepdims", 1) else part.squeeze(axis) for part in parts]
     sizes = int(split) if split.ndim == 0 else [int(size) for size in split]
-    return list(data.split(sizes, axis))
+    return list(torch.split(data, sizes, axis))
 
 
 @operator("ConcatFromSequence")

@@ -174,4 +174,5 @@ def to_odd(value: Tensor) -> Tensor:
 @functools.cache
 def limit_of(element: int) -> float:
     """The largest finite value of a float type."""
-    return float(ml_dtypes.finfo(helper.tensor_dtype_to_np_dtype(element)).max)
+    finfo = ml_dtypes.finfo(helper.tensor_dtype_to_np_dtype(element))  # type: ignore[no-untyped-call]
+    return float(finfo.max)

@@ -19,7 +19,7 @@ import torch
 from onnx import NodeProto, helper
 from torch import Tensor
 
-from xbench import draws, tensors
+from xbench import draws, operators, tensors
 from xbench.errors import EngineError, Unsupported
 from xbench.runners.graph import segments as cutting
 from xbench.runners.graph.interpreter import Interpreter
@@ -64,7 +64,7 @@ def expected(
     *,
     tick: Callable[[], None] | None = None,
 ) -> Manifest:
-    """Write inputs, float64 results and moved results of ``segments`` into ``folder``.
+    """Write inputs and float64 results of ``segments`` into ``folder``.
 
     In files of about ``PART_BYTES``, with a manifest beside them. The reference's tensors wait on
     disk meanwhile: memory holds a part and what one segment needs. ``tick`` is called before every
@@ -91,13 +91,14 @@ def expected(
 
 @dataclass(slots=True)
 class Outcome:
-    """One output of a segment in float64, and from moved inputs."""
+    """One output of a segment in float64, and how far moved inputs moved it."""
 
     port: Port
     value: Array
-    moved: list[Array]
+    spread: float
     op: str
     terms: int
+    element: int
     exact: bool
     rounds: bool
 
@@ -123,7 +124,6 @@ class Writer:
         for outcome in outcomes:
             key = f"y{len(self.results)}"
             self.arrays[key] = outcome.value
-            self.arrays |= {f"{key}.{k}": value for k, value in enumerate(outcome.moved)}
             self.results.append(
                 Result(
                     segment=index,
@@ -131,7 +131,8 @@ class Writer:
                     key=key,
                     op=outcome.op or segment.op,
                     terms=outcome.terms,
-                    draws=len(outcome.moved),
+                    spread=outcome.spread,
+                    element=outcome.element,
                     exact=outcome.exact,
                     rounds=outcome.rounds,
                 )
@@ -183,7 +184,6 @@ class Reference:
         if tick is not None:
             self.interpreter.tick = tick
         self.stored: dict[str, Path] = {}
-        self.texts: set[str] = set()
         self.needed = self.wanted_by(segments)
         self.problem = ""
         try:
@@ -288,28 +288,37 @@ class Reference:
         def count(
             proto: NodeProto, node: Node, inputs: Sequence[Value], outputs: Sequence[Value]
         ) -> None:
-            found = terms(proto, inputs, outputs, inside=self.interpreter.inside)
+            found = terms(
+                proto, inputs, outputs, inside=self.interpreter.inside, version=node.version
+            )
             counts.update((name, found) for name in proto.output if name)
 
         base = self.interpreter.run({}, names, given=given, visit=count)
-        narrow = self.narrowest([*segment.inputs, *wanted])
+        casts = self.casts(region)
+        narrow = narrowest([*casts, *(port.dtype for port in (*segment.inputs, *wanted))])
+        dtype = helper.tensor_dtype_to_np_dtype(narrow)
         kinds = [self.graph.nodes[index].op_type for index in region.nodes]
         exact = self.exact(region)
         moved = []
         if not exact:
-            moved = [self.moved(region, names, given, counts, narrow, d) for d in range(DRAWS)]
-        return [
-            Outcome(
-                port=port,
-                value=held_in(number(base[name]), port.dtype),
-                moved=[held_in(number(draw[name]), port.dtype) for draw in moved],
-                op=cutting.joined(kinds) if 0 < len(set(kinds)) <= 3 else "",
-                terms=max(counts.values(), default=1),
-                exact=exact,
-                rounds=any(word in kind for kind in kinds for word in ROUNDING),
+            moved = [self.moved(region, names, given, counts, dtype, d) for d in range(DRAWS)]
+        found = []
+        for port, name in zip(wanted, names, strict=True):
+            value = held_in(number(base[name]), port.dtype)
+            others = [held_in(number(draw[name]), port.dtype) for draw in moved]
+            found.append(
+                Outcome(
+                    port=port,
+                    value=value,
+                    spread=max((operators.change(o, value) for o in others), default=0.0),
+                    op=cutting.joined(kinds) if 0 < len(set(kinds)) <= 3 else "",
+                    terms=max(counts.values(), default=1),
+                    element=narrowest([port.dtype, *casts]),
+                    exact=exact,
+                    rounds=any(word in kind for kind in kinds for word in ROUNDING),
+                )
             )
-            for port, name in zip(wanted, names, strict=True)
-        ]
+        return found
 
     def moved(
         self,
@@ -363,11 +372,14 @@ class Reference:
         found = [k for k, kind in kinds if kind in STEPWISE or "QLinear" in kind]
         return {name for index in found for name in self.graph.reads[index]}
 
-    def narrowest(self, ports: Iterable[Port]) -> np.dtype[Any]:
-        """The float type with the fewest bits among some ports; float32 where none is a float."""
-        found = [helper.tensor_dtype_to_np_dtype(p.dtype) for p in ports if numeric(p.dtype)]
-        floats = [dtype for dtype in found if dtype.kind == "f"]
-        return min(floats, key=lambda dtype: dtype.itemsize, default=np.dtype(np.float32))
+    def casts(self, region: Region) -> list[int]:
+        """The element types that nodes of a region cast to."""
+        made = [
+            n.output[0]
+            for n in map(self.graph.nodes.__getitem__, region.nodes)
+            if n.op_type in ("Cast", "CastLike")
+        ]
+        return [self.interpreter.types.get(name, 0) for name in made]
 
     def rounded(self, name: str, dtype: int) -> Array:
         """The reference's value of a tensor in an element type, or in its own where that is 0."""
@@ -395,6 +407,13 @@ def numeric(element: int) -> bool:
     """Whether an element type is one that is checked."""
     known = element in onnx.TensorProto.DataType.values() and element not in (0, 8)
     return known and helper.tensor_dtype_to_np_dtype(element).name in TYPES
+
+
+def narrowest(elements: Iterable[int]) -> int:
+    """The float type with the fewest bits among some; float32 where none is a float."""
+    floats = [element for element in elements if numeric(element) and is_float(element)]
+    size = {element: helper.tensor_dtype_to_np_dtype(element).itemsize for element in floats}
+    return min(floats, key=size.__getitem__, default=int(onnx.TensorProto.FLOAT))
 
 
 def is_float(element: int) -> bool:

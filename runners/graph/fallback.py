@@ -144,4 +144,3 @@ def is_float(item: Any) -> bool:
 def first_line(error: Exception) -> str:
     """The first line of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0]
-

@@ -44,9 +44,7 @@ def declared(graph: onnx.GraphProto) -> dict[str, int]:
         for value in (*graph.value_info, *graph.input, *graph.output)
     }
     found |= {item.name: int(item.data_type) for item in graph.initializer}
-    found |= {
-        item.values.name: int(item.values.data_type) for item in graph.sparse_initializer
-    }
+    found |= {item.values.name: int(item.values.data_type) for item in graph.sparse_initializer}
     return {name: element for name, element in found.items() if element}
 
 

@@ -8,7 +8,6 @@ a function of the file, the function that the operator's schema gives as its mea
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,8 +27,7 @@ for _table in (
     "control", "elementwise", "shaping", "reducing", "network", "recurrent", "attention",
     "quantised", "contrib",
 ):  # fmt: skip
-    if importlib.util.find_spec(f"xbench.runners.graph.{_table}"):
-        importlib.import_module(f"xbench.runners.graph.{_table}")
+    importlib.import_module(f"xbench.runners.graph.{_table}")
 
 Visit = Callable[[NodeProto, Node, Sequence[Value], Sequence[Value]], None]
 
@@ -155,9 +153,7 @@ class Interpreter:
         """A graph with ``outer`` types around it and inputs of ``types`` where it names none."""
         known = dict(outer)
         known |= {
-            item.name: element
-            for item, element in zip(graph.input, types, strict=False)
-            if element
+            item.name: element for item, element in zip(graph.input, types, strict=False) if element
         }
         constants = {item.name: decode.tensor(item, self.dtype) for item in graph.initializer}
         constants |= {
@@ -197,9 +193,7 @@ class Interpreter:
                 steps.append(self.step(proto, versions, types, constants))
         own = {*inputs, *constants, *(name for step in steps for name in step.proto.output)}
         reads = (name for step in steps for name in step.reads)
-        captured = dict.fromkeys(
-            name for name in (*reads, *outputs) if name and name not in own
-        )
+        captured = dict.fromkeys(name for name in (*reads, *outputs) if name and name not in own)
         plan = Plan(inputs, outputs, constants, steps, types, tuple(captured))
         plan.needed = needed(steps, outputs, frozenset())
         return plan
@@ -264,7 +258,7 @@ class Interpreter:
         known = {
             item.name: infer.element_of(item.type) for item in getattr(function, "value_info", ())
         }
-        known |= {name: element for name, element in zip(function.input, types, strict=False)}
+        known |= dict(zip(function.input, types, strict=False))
         inputs = tuple(function.input)
         # Bodies may leave out what the call does not ask for.
         outputs = tuple(
@@ -338,7 +332,9 @@ class Interpreter:
             if visit is not None and top:
                 visit(step.proto, step.node, inputs, outputs)
             elif visit is not None:
-                before += terms(step.proto, inputs, outputs, inside=self.inside)
+                before += terms(
+                    step.proto, inputs, outputs, inside=self.inside, version=step.node.version
+                )
             self.inside = 0 if top else before
             for name in done_with:
                 scope.values.pop(name, None)
@@ -380,9 +376,7 @@ class Interpreter:
             f"{node.version}) in float64, as in node {step.label!r}{why}"
         )
 
-    def by_table(
-        self, step: Step, node: Node, inputs: Sequence[Value]
-    ) -> tuple[Value, ...] | None:
+    def by_table(self, step: Step, node: Node, inputs: Sequence[Value]) -> tuple[Value, ...] | None:
         """By the operator of a table; None where no table has it."""
         function = OPERATORS.get((node.domain, node.op))
         if function is None:
@@ -451,9 +445,7 @@ class Interpreter:
         given = [*inputs, *(None for _ in range(len(plan.inputs) - len(inputs)))]
         return tuple(self.within(plan, dict(zip(plan.inputs, given, strict=True)), None))
 
-    def within(
-        self, plan: Plan, values: Mapping[str, Value], outer: Scope | None
-    ) -> list[Value]:
+    def within(self, plan: Plan, values: Mapping[str, Value], outer: Scope | None) -> list[Value]:
         """The outputs of a subgraph or body on ``values``, with ``outer`` values in sight."""
         own = {**plan.constants}
         own |= {
@@ -503,9 +495,7 @@ class Interpreter:
                 self.clamped.append(name)
         return held
 
-    def forced(
-        self, step: Step, outputs: list[Value], inputs: Sequence[Value]
-    ) -> list[Value]:
+    def forced(self, step: Step, outputs: list[Value], inputs: Sequence[Value]) -> list[Value]:
         """The outputs with the indices that are asked for, and the values which these choose."""
         place = INDICES[step.node.op]
         if place >= len(step.proto.output):
@@ -564,7 +554,7 @@ def last_uses(steps: Sequence[Step], keep: frozenset[str]) -> list[list[str]]:
 
 def label(proto: NodeProto) -> str:
     """What a node is called: its name, or its first output's."""
-    return proto.name or next((name for name in proto.output if name), proto.op_type)
+    return str(proto.name or next((name for name in proto.output if name), proto.op_type))
 
 
 def domain_of(item: Any) -> str:
@@ -621,7 +611,14 @@ def body_types(op: str, version: int, types: Sequence[int]) -> tuple[int, ...]:
 def control_types(op: str, plans: Sequence[Plan]) -> tuple[int, ...]:
     """Element types of the outputs of a control node, from its bodies."""
     found = [
-        next((plan.types[name] for plan, name in zip(plans, names, strict=True) if plan.types.get(name)), 0)
+        next(
+            (
+                plan.types[name]
+                for plan, name in zip(plans, names, strict=True)
+                if plan.types.get(name)
+            ),
+            0,
+        )
         for names in zip(*(plan.outputs for plan in plans), strict=False)
     ]
     return tuple(found[1:] if op == "Loop" else found)
@@ -654,4 +651,3 @@ def subgraphs(item: onnx.AttributeProto) -> Iterator[GraphProto]:
     if item.HasField("g"):
         yield item.g
     yield from item.graphs
-

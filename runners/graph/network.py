@@ -118,9 +118,9 @@ def padded(x: Tensor, pads: Sequence[tuple[int, int]], value: float = 0.0) -> Te
 def fold(
     x: Tensor, axes: Sequence[Axis], combine: Callable[[Tensor, Tensor], Tensor], fill: float
 ) -> Tensor:
-    """Every window combined to one element, one axis after the other."""
+    """Every window combined to one element, one of the first spatial axes after the other."""
     for i, axis in enumerate(axes):
-        pads = [(0, 0)] * len(axes)
+        pads = [(0, 0)] * (x.ndim - 2)
         pads[i] = (axis.begin, axis.wanted)
         views = padded(x, pads, fill).unfold(2 + i, axis.reach, axis.stride)
         x = functools.reduce(combine, views.unbind(-1)[:: axis.dilation])
@@ -172,13 +172,14 @@ def depthwise(
     rank = x.ndim
     shape = (*x.shape[:2], *(axis.out for axis in axes))
     y = x.new_zeros(shape) if bias is None else along(bias, rank).expand(shape).clone()
-    for place in itertools.product(*(range(axis.kernel) for axis in axes)):
+    kernels = weight.flatten(1)
+    for n, place in enumerate(itertools.product(*(range(axis.kernel) for axis in axes))):
         part = x
         for i, (k, axis) in enumerate(zip(place, axes, strict=True)):
             first = k * axis.dilation
             last = first + (axis.out - 1) * axis.stride + 1
             part = part[(slice(None),) * (2 + i) + (slice(first, last, axis.stride),)]
-        y.addcmul_(part, along(weight[(slice(None), 0, *place)], rank))
+        y.addcmul_(part, along(kernels[:, n], rank))
     return y
 
 
@@ -316,7 +317,7 @@ def lp_pool(node: Node, inputs: Sequence[Value]) -> Tensor:
     """LpPool of opsets 1 to 22."""
     x, p = given(inputs, 0), node.get("p", 2)
     axes = axes_of(node, x.shape[2:], node.get("kernel_shape"))
-    return fold(x.abs() ** p, axes, torch.add, 0.0) ** (1 / p)
+    return fold(x.abs().pow(p), axes, torch.add, 0.0).pow(1 / p)
 
 
 @operator("GlobalAveragePool")
@@ -337,7 +338,7 @@ def global_max_pool(node: Node, inputs: Sequence[Value]) -> Tensor:
 def global_lp_pool(node: Node, inputs: Sequence[Value]) -> Tensor:
     """The p-norm of each channel."""
     x, p = given(inputs, 0), node.get("p", 2)
-    return (x.abs() ** p).sum(list(range(2, x.ndim)), keepdim=True) ** (1 / p)
+    return x.abs().pow(p).sum(list(range(2, x.ndim)), keepdim=True).pow(1 / p)
 
 
 @operator("MaxUnpool")
@@ -480,13 +481,16 @@ def batch_normalization(node: Node, inputs: Sequence[Value]) -> Tensor | tuple[T
     def laid(statistic: Tensor) -> Tensor:
         return along(statistic, x.ndim) if spatial else statistic[None]
 
-    epsilon = node.get("epsilon", EPSILON)
+    def normal(centre: Tensor, spread: Tensor) -> Tensor:
+        deviation = (laid(spread) + node.get("epsilon", EPSILON)).sqrt()
+        return torch.addcmul(laid(bias), (x - laid(centre)) / deviation, laid(scale))
+
     if not training:
-        return (x - laid(mean)) / (laid(variance) + epsilon).sqrt() * laid(scale) + laid(bias)
+        return normal(mean, variance)
     keep = node.get("momentum", single(0.9))
     now = x.mean(over)
     spread = (x - laid(now)).square().mean(over)
-    y = (x - laid(now)) / (laid(spread) + epsilon).sqrt() * laid(scale) + laid(bias)
+    y = normal(now, spread)
     running = mean * keep + now * (1 - keep), variance * keep + spread * (1 - keep)
     return (y, *running) if node.version >= 14 else (y, *running, now, spread)
 
@@ -523,7 +527,8 @@ def rms_normalization(node: Node, inputs: Sequence[Value]) -> Tensor:
     x, scale = given(inputs, 0), given(inputs, 1)
     over = list(range(node.get("axis", -1) % x.ndim, x.ndim))
     root = (x.square().mean(over, keepdim=True) + node.get("epsilon", EPSILON)).sqrt()
-    return x / root * scale
+    y: Tensor = x / root * scale
+    return y
 
 
 @operator("GroupNormalization")
@@ -546,10 +551,10 @@ def lrn(node: Node, inputs: Sequence[Value]) -> Tensor:
     # As rows of one plane the channels are the first spatial axis.
     flat = x.reshape(x.shape[0], 1, x.shape[1], -1)
     across = Axis(x.shape[1], size, 1, 1, before, size - 1 - before, x.shape[1])
-    squares = fold(flat.square(), [across, Axis(flat.shape[3], 1, 1, 1, 0, 0, 1)], torch.add, 0.0)
+    squares = fold(flat.square(), [across], torch.add, 0.0).reshape(x.shape)
     alpha, beta = node.get("alpha", single(1e-4)), node.get("beta", 0.75)
-    divisor = (node.get("bias", 1.0) + alpha / size * squares) ** beta
-    return x / divisor.reshape(x.shape)
+    divisor: Tensor = (squares * (alpha / size) + node.get("bias", 1.0)).pow(beta)
+    return x / divisor
 
 
 # Resizing
@@ -768,9 +773,7 @@ def resize(node: Node, inputs: Sequence[Value]) -> Tensor:
     return resized(x, lengths, how, node.dtype)
 
 
-def _sized(
-    node: Node, axes: Sequence[int], old: Sequence[int], new: Sequence[int]
-) -> list[Length]:
+def _sized(node: Node, axes: Sequence[int], old: Sequence[int], new: Sequence[int]) -> list[Length]:
     """Axes resized to sizes, all by one factor where the aspect ratio is kept."""
     policy = node.get("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":

@@ -124,11 +124,11 @@ def cells(node: Node, inputs: Sequence[Value], defaults: Sequence[str]) -> list[
     ]
 
 
-def _states(node: Node, given: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _states(node: Node, first: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """First states as (directions, batch, width); 0 where none are given."""
-    if given is None:
+    if first is None:
         return like.new_zeros(shape)
-    return given.transpose(0, 1) if node.get("layout", 0) else given
+    return first.transpose(0, 1) if node.get("layout", 0) else first
 
 
 def kept(running: Tensor | None, new: Tensor, old: Tensor) -> Tensor:
@@ -181,13 +181,11 @@ def gru(node: Node, inputs: Sequence[Value]) -> tuple[Tensor, ...]:
         hidden = cell.hidden
         y = torch.zeros_like(projected[..., :width])
         for step, running in cell.steps():
-            given = projected[step]
-            update, reset = f(given[:, : 2 * width] + hidden @ gates).chunk(2, -1)
-            if linear:
-                back = reset * (hidden @ inner + after)
-            else:
-                back = (reset * hidden) @ inner + after
-            new = (1 - update) * g(given[:, 2 * width :] + back) + update * hidden
+            into = projected[step]
+            update, reset = f(into[:, : 2 * width] + hidden @ gates).chunk(2, -1)
+            back = hidden @ inner + after if linear else (reset * hidden) @ inner + after
+            into = into[:, 2 * width :] + (reset * back if linear else back)
+            new = (1 - update) * g(into) + update * hidden
             hidden = kept(running, new, hidden)
             y[step] = shown(running, new)
         outputs.append(y)
@@ -199,7 +197,8 @@ def gru(node: Node, inputs: Sequence[Value]) -> tuple[Tensor, ...]:
 def lstm(node: Node, inputs: Sequence[Value]) -> tuple[Tensor, ...]:
     """Y (steps, directions, batch, width), Y_h and Y_c. Gates are input, output, forget, cell.
 
-    The clip bounds what goes into the last activation too, not the cell itself.
+    The clip bounds what goes into the last activation too, as the definition says of every one
+    (ONNX Runtime leaves that one out), but not the cell itself.
     """
     coupled = bool(node.get("input_forget", 0))
     peepholes = maybe(inputs, 7)
@@ -220,10 +219,10 @@ def lstm(node: Node, inputs: Sequence[Value]) -> tuple[Tensor, ...]:
             into = f(into + peep_in * memory)
             forget = 1 - into if coupled else f(forget + peep_forget * memory)
             content = forget * memory + into * g(new)
-            shown_state = f(out + peep_out * content) * h(content)
-            hidden = kept(running, shown_state, hidden)
+            told = f(out + peep_out * content) * h(content)
+            hidden = kept(running, told, hidden)
             memory = kept(running, content, memory)
-            y[step] = shown(running, shown_state)
+            y[step] = shown(running, told)
         outputs.append(y)
         last.append(hidden)
         memories.append(memory)

@@ -65,8 +65,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """An output of a segment that was evaluated in float64: array ``key`` of its part's file.
 
-    ``KEY.0``, ``KEY.1`` ... are the same from moved inputs. ``op``: the original operators that
-    were evaluated. ``terms`` is the largest K of them. ``exact``: no float went into it.
+    ``op``: the original operators that were evaluated. ``terms`` is the largest K of them,
+    ``spread`` the largest RMS change of the result when inputs move by one ULP. ``element``: the
+    type whose rounding counts, which is narrower than the port's where the original casts to such
+    a type on the way: ONNX Runtime leaves such casts out. ``exact``: no float went into it.
     ``rounds``: a float was rounded to an integer on the way, as where one quantises.
     """
 
@@ -75,7 +77,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     op: str
     terms: int
-    draws: int
+    spread: float
+    element: int
     exact: bool
     rounds: bool
 
