@@ -92,7 +92,7 @@ def case_names(cases: Iterable[CaseResult]) -> dict[str, str]:
             varied = varying(same)
             for result in same:
                 extra = [described(result.case, field) for field in varied]
-                names[result.key] = ", ".join([label, *extra])
+                names[result.key] = ", ".join(filter(None, [label, *extra]))
     return names
 
 
@@ -105,14 +105,13 @@ def varying(same: Sequence[CaseResult]) -> list[str]:
 
 
 def described(case: Case, field: str) -> str:
-    """A field of a case in words, as in ``threads 4`` or ``ort-opt=all``."""
+    """A field of a case in words, as in ``threads 4`` or ``ort-opt=all``; empty for no options."""
     value = getattr(case, field)
     if field in ("shape", "cycle"):
         shapes = [value] if field == "shape" else value
         return ", ".join(map(shape_text, shapes)) or f"no {field}"
     if isinstance(value, Mapping):
-        pairs = " ".join(f"{key}={item}" for key, item in value.items())
-        return pairs or f"no {field}"
+        return " ".join(f"{key}={item}" for key, item in value.items())
     return f"{field} {value}"
 
 
@@ -324,7 +323,7 @@ def agreement_columns(rows: Sequence[Agreement], names: Names) -> list[Column]:
             cells=[fmt.integer(t.max_ulp if t else None) for t in tensors],
             rank=6,
         ),
-        left("limit set by", [r.evidence.decided_by if r.evidence else "" for r in rows], 4, 36),
+        left("decided by", [r.evidence.decided_by if r.evidence else "" for r in rows], 4, 36),
     ]
 
 

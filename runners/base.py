@@ -130,6 +130,17 @@ class Runner(ABC):
         """Move the parameters that are in a file by ULPs, each up or down as ``seed`` says."""
         raise Unsupported(f"{self.engine} cannot move the parameters in a file")
 
+    deadline_s: float | None = None
+    """How long computing what is compared may take, for an engine that can stop by itself."""
+
+    def force(self, folder: Path) -> None:
+        """From now on, choose every index as the side that left its choices in ``folder`` did."""
+        raise Unsupported(f"{self.engine} cannot be made to choose as another side did")
+
+    def facts(self) -> dict[str, str]:
+        """What came of choices that were forced: ``ties`` and ``faults``."""
+        return {}
+
     def terms(self) -> dict[str, int]:
         """How many terms an element of a compared tensor sums, where one operator made it."""
         return {}

@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 import hypothesis.extra.numpy as hnp
+import ml_dtypes
 import msgspec
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from hypothesis import assume, settings
 from hypothesis import given as given_
 from hypothesis import strategies as st
 
-from xbench.numerics import Incomparable, compare, rms_error
+from xbench import pieces, readings, ulps
+from xbench.numerics import CHUNK, EXACT, HISTOGRAM, Incomparable, compare, rms_error
 from xbench.result import TensorMetrics
 
 Array = np.ndarray[Any, Any]
@@ -418,14 +420,14 @@ def test_rms_error_is_the_rms_of_compare(pair: tuple[Array, Array]) -> None:
 
 
 def test_little_memory_is_used() -> None:
-    a, b = np.zeros(2_000_000), np.ones(2_000_000)  # 16 MB each
+    a, b = np.zeros(8_000_000), np.ones(8_000_000)  # 64 MB each
     tracemalloc.start()
     try:
         compare("x", a, b)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 10e6
+    assert peak < 15e6 * pieces.threads(a.size)
 
 
 def test_a_difference_in_one_chunk_is_a_difference() -> None:
@@ -452,3 +454,389 @@ def test_rounding_breaks_no_bound() -> None:
             assert cosine == pytest.approx(math.copysign(1.0, factor), abs=1e-15)
             assert cosine is not None
             assert abs(cosine) <= 1
+
+
+# -- what differs ----------------------------------------------------------------------------
+
+SMALL_FLOATS = (
+    "float8_e3m4", "float8_e4m3", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
+    "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn",
+    "float4_e2m1fn",
+)  # fmt: skip
+ALL_FLOATS = (*FLOATS, "bfloat16", *SMALL_FLOATS)
+
+
+def type_of(name: str) -> np.dtype[Any]:
+    return np.dtype(name if name in FLOATS else getattr(ml_dtypes, name))
+
+
+@given(anything())
+def test_differing_counts_values_not_bits(pair: tuple[Array, Array]) -> None:
+    a, b = pair
+    metrics = compare("x", a, b)
+    if metrics.problem:
+        assert (metrics.differing, metrics.histogram, metrics.top1) == (0, [], None)
+        return
+    expected = sum(p != q and not (p != p and q != q) for p, q in zip(a.flat, b.flat, strict=True))
+    assert metrics.differing == expected
+    assert metrics.differing == 0 or not metrics.bitwise_equal
+    finite = int(np.isfinite(a).sum())
+    assert sum(metrics.histogram) == finite
+    assert metrics.histogram[0] == finite - expected
+
+
+def test_differing_of_zeros_and_nans() -> None:
+    b = np.array([0.0, NAN, INF, 1.0, 5e-324])
+    metrics = compare("x", np.array([-0.0, -NAN, INF, 1.0, 0.0]), b)
+    assert (metrics.differing, metrics.subnormal_only, metrics.bitwise_equal) == (1, True, False)
+    assert compare("x", b, b).subnormal_only is False
+
+
+@pytest.mark.parametrize("name", ALL_FLOATS)
+def test_subnormal_only(name: str) -> None:
+    dtype = type_of(name)
+    normal = ulps.smallest_normal(dtype)
+    if name == "float8_e8m0fnu":
+        return  # It has no zero and nothing subnormal.
+    assert float(np.array(normal).astype(dtype)) == normal
+    b = np.array([1.0, normal / 2, normal, 0.0]).astype(dtype)
+    flushed = np.array([1.0, 0.0, normal, 0.0]).astype(dtype)
+    metrics = compare("x", flushed, b)
+    assert (metrics.differing, metrics.subnormal_only) == (1, True)
+    for place, value in ((0, 1.5), (2, 0.0), (3, normal)):
+        a = flushed.copy()
+        a[place] = value
+        metrics = compare("x", a, b)
+        assert (metrics.differing, metrics.subnormal_only) == (2, False), place
+
+
+def test_subnormal_is_a_matter_of_the_less_precise_dtype() -> None:
+    a, b = np.array([1, 1e-6], np.float16), np.array([1, 2e-6], np.float32)
+    assert compare("x", a, b).subnormal_only
+    assert not compare("x", a.astype(np.float32), b).subnormal_only
+    # What rounds to the smallest normal number is none.
+    b[1] = np.nextafter(np.finfo(np.float16).smallest_normal, 0, dtype=np.float32)
+    assert not compare("x", a, b).subnormal_only
+
+
+def test_integers_are_never_subnormal() -> None:
+    assert not compare("x", np.array([0, 1]), np.array([0, 2])).subnormal_only
+
+
+# -- ULP of every type -----------------------------------------------------------------------
+
+
+def ordered(dtype: np.dtype[Any]) -> tuple[Array, dict[float, int]]:
+    """Every value of a type of one byte but NaN, and its place among its magnitudes."""
+    values = np.arange(256).astype(np.uint8).view(dtype).astype(np.float64)
+    magnitudes = sorted({abs(v) for v in values.tolist() if v == v} | {0.0})
+    place = {m: i for i, m in enumerate(magnitudes)}
+    return values, place | {-m: -i for m, i in place.items() if m}
+
+
+@pytest.mark.parametrize("name", SMALL_FLOATS)
+def test_all_codes_of_a_small_type_against_all(name: str) -> None:
+    dtype = type_of(name)
+    values, place = ordered(dtype)
+    codes = np.flatnonzero(np.isfinite(values)).astype(np.uint8)
+    for code in codes:
+        mine = float(values[code])
+        expected = [abs(place[mine] - place[float(v)]) for v in values[codes]]
+        found = [
+            ulps.farthest(np.array([code]).view(dtype), np.array([other]).view(dtype))
+            for other in codes[:: 1 if code % 16 == 0 else 37]
+        ]
+        assert found == expected[:: 1 if code % 16 == 0 else 37]
+        every = compare("x", np.full(codes.size, code).view(dtype), codes.view(dtype))
+        assert every.max_ulp == max(expected)
+        assert every.differing == sum(step > 0 for step in expected)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_all_neighbours_of_a_type_of_two_bytes(name: str) -> None:
+    dtype = type_of(name)
+    values = np.arange(1 << 16).astype(np.uint16).view(dtype)
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(values.astype(np.float64))
+    ranked = np.unique(values[finite].astype(np.float64)).astype(dtype)
+    for step in (1, 2, 1000):
+        assert ulps.farthest(ranked[:-step], ranked[step:]) == step
+        assert ulps.farthest(ranked[step:], ranked[:-step]) == step
+    assert ulps.farthest(ranked[:1], ranked[-1:]) == ranked.size - 1
+
+
+@pytest.mark.parametrize("name", ALL_FLOATS)
+def test_beyond_the_largest_value_is_one_step(name: str) -> None:
+    dtype = type_of(name)
+    if name == "float64":
+        return
+    info: Any = np.finfo(dtype) if name in FLOATS else ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    largest = np.array([float(info.max)]).astype(dtype)
+    beyond = largest.astype(np.float64) * 4
+    found = compare("x", largest, beyond)
+    steps = int(found.max_ulp or 0)
+    # Some types saturate: what is beyond is the largest then.
+    with np.errstate(all="ignore"):
+        expected = 0 if float(beyond.astype(dtype)[0]) == float(largest[0]) else 1
+    assert steps == expected
+    assert compare("x", beyond, largest).max_ulp == expected
+    if float(info.min) < 0:
+        assert compare("x", -largest, -beyond).max_ulp == expected
+
+
+@pytest.mark.parametrize("one", ALL_FLOATS)
+@pytest.mark.parametrize("other", ALL_FLOATS)
+def test_every_pair_of_types(one: str, other: str) -> None:
+    values = np.array([1.0, 2.0, 0.5, 4.0])
+    metrics = compare("x", values.astype(type_of(one)), values.astype(type_of(other)))
+    assert (metrics.problem, metrics.max_abs, metrics.max_ulp) == ("", 0, 0)
+    assert metrics.bitwise_equal == (one == other)
+    moved = np.array([1.0, 2.0, 0.5, 2.0]).astype(type_of(one))
+    metrics = compare("x", moved, values.astype(type_of(other)))
+    assert (metrics.max_abs, metrics.differing) == (2, 1)
+    narrow = min(one, other, key=lambda name: ulps.PRECISION[name])
+    # An octave has as many steps as the mantissa of the less precise type has patterns.
+    assert metrics.max_ulp == 2 ** ulps.PRECISION[narrow]
+
+
+def test_types_without_infinity_and_their_nan() -> None:
+    dtype = type_of("float8_e4m3fn")
+    b = np.array([NAN, 448.0, 1.0]).astype(dtype)
+    assert compare("x", b, b).max_ulp == 0
+    problem = compare("x", np.array([1.0, 448.0, 1.0]).astype(dtype), b).problem
+    assert problem.startswith("NaN masks differ at 1 of 3 elements, first at [0]: 1.0 against")
+
+
+def test_narrow_integers_and_raw_memory() -> None:
+    a, b = (np.array(v).astype(ml_dtypes.int4) for v in ([1, -8, 3], [1, 7, 3]))
+    metrics = compare("x", a, b)
+    assert (metrics.max_abs, metrics.differing, metrics.max_ulp) == (15, 1, None)
+    assert compare("x", a, b.astype(np.int8)).max_abs == 15
+    raw = np.zeros(2, "V2")
+    assert compare("x", raw, raw).problem == "dtype |V2 cannot be compared"
+
+
+# -- distribution of errors ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [11, EXACT, EXACT + 1, 40_000])
+def test_histogram_counts_planted_decades(size: int) -> None:
+    b = np.where(np.arange(size) % 2, 1.0, -1.0)  # RMS 1
+    a = b.copy()
+    planted = {0: 2, 1: 1, 2: 3, 4: 1, 8: 1, 9: 2, 10: 1}
+    place = 0
+    for bin_, count in planted.items():
+        error = 0.0 if bin_ == 0 else 10.0 ** (bin_ - 9) / 2
+        a[place : place + count] += error
+        place += count
+    found = compare("x", a, b, chunk=1000).histogram
+    assert len(found) == len(HISTOGRAM) == 11
+    assert sum(found) == size
+    expected = [planted.get(bin_, 0) for bin_ in range(11)]
+    expected[0] += size - place
+    assert found == expected
+
+
+def test_histogram_against_nothing() -> None:
+    found = compare("x", np.array([0.0, 2.0, 3.0]), np.zeros(3)).histogram
+    assert found == [1, *[0] * 9, 2]
+    assert compare("x", np.ones(3), np.ones(3)).histogram == [3, *[0] * 10]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(-300, 300), st.integers(100, 3000))
+def test_bins_are_right_within_a_128th(seed: int, magnitude: int, chunk: int) -> None:
+    """Over a range of errors that takes more than one window, and with zeros among them."""
+    random = np.random.default_rng(seed)
+    b = np.ones(EXACT + 500)
+    d = random.standard_normal(b.size) * 2.0 ** random.integers(-120, 2, b.size)
+    d[random.random(b.size) < random.random()] = 0
+    a, b = d * 2.0**magnitude, np.zeros(b.size)
+    b[0] = a[0] = 2.0**magnitude
+    metrics = compare("x", a, b, chunk=chunk)
+    found, counts, rms = metrics.p99_abs, metrics.histogram, metrics.reference_rms
+    errors = np.abs(a - b)
+    exact = float(np.quantile(errors, 0.99, method="inverted_cdf"))
+    assert found is not None
+    assert rms is not None
+    assert exact * (1 - 1 / 128) <= found <= exact
+    for last, edge in enumerate([0.0, *(10.0**k * rms for k in range(-8, 1))]):
+        upto = sum(counts[: last + 1])
+        assert np.sum(errors <= edge) <= upto <= np.sum(errors <= edge * (1 + 1 / 127))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("deceived", [False, True])
+def test_a_sample_changes_no_number(
+    seed: int, deceived: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Errors that no bin was kept for are counted by a second reading."""
+    random = np.random.default_rng(seed)
+    b = random.standard_normal(20_000)
+    a = b + random.standard_normal(b.size) * np.repeat(10 ** random.uniform(-7, -3, 200), 100)
+    a.reshape(-1, 100)[3::7] = b.reshape(-1, 100)[3::7]
+    if deceived:  # The pieces looked at hold the largest errors by far.
+        a.reshape(-1, 100)[::25] += 1.0
+        a.reshape(-1, 100)[1::2] = b.reshape(-1, 100)[1::2]
+        a.reshape(-1, 100)[25::50] = b.reshape(-1, 100)[25::50]
+    sampled = compare("x", a, b, chunk=100)
+    guesses = []
+    sample = readings.Reading._sample
+
+    def spy(self: readings.Reading) -> float:
+        guesses.append(sample(self))
+        return -1.0
+
+    monkeypatch.setattr(readings.Reading, "_sample", spy)
+    plain = compare("x", a, b, chunk=100)
+    assert guesses[0] >= 0
+    for name in ("differing", "p99_abs", "max_abs", "rms"):
+        assert getattr(sampled, name) == getattr(plain, name), name
+    errors, rms = np.abs(a - b), float(sampled.reference_rms or 0)
+    for last, edge in enumerate([0.0, *(10.0**k * rms for k in range(-8, 1))]):
+        upto = sum(sampled.histogram[: last + 1])
+        most = np.sum(errors <= (edge if edge < guesses[0] and not deceived else edge * 128 / 127))
+        assert np.sum(errors <= edge) <= upto <= most
+    exact = float(np.quantile(np.abs(a - b), 0.99, method="inverted_cdf"))
+    assert sampled.p99_abs is not None
+    assert exact * (1 - 1 / 128) <= sampled.p99_abs <= exact
+    monkeypatch.setattr(readings.Reading, "_sample", lambda self: 1e9)
+    assert compare("x", a, b, chunk=100).p99_abs == plain.p99_abs
+
+
+# -- top-1 -----------------------------------------------------------------------------------
+
+
+def naive_top1(a: Array, b: Array) -> float:
+    """Row by row."""
+    agreeing = 0
+    one, other = (
+        np.where(np.isnan(x), -np.inf, x).astype(np.float64).reshape(-1, x.shape[-1])
+        for x in (a, b)
+    )
+    for x, y in zip(one, other, strict=True):
+        i, j = int(x.argmax()), int(y.argmax())
+        agreeing += i == j or (x[i] == x[j] and y[i] == y[j])
+    return agreeing / len(one)
+
+
+@given(
+    st.sampled_from(("float32", "float64", "float16", "bfloat16", "float8_e4m3fn")),
+    hnp.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=6),
+    st.integers(0, 2**32 - 1),
+    st.integers(1, 40),
+    st.booleans(),
+)
+def test_top1_is_that_of_a_naive_loop(
+    name: str, shape: tuple[int, ...], seed: int, chunk: int, nan: bool
+) -> None:
+    """Of few different values, so that ties are common; some NaN and Inf."""
+    random = np.random.default_rng(seed)
+    a, b = (random.integers(-2, 3, shape).astype(type_of(name)) for _ in range(2))
+    b = np.where(random.random(shape) < 0.7, a, b)
+    if nan:
+        holes = random.random(shape) < 0.2
+        a[holes] = b[holes] = NAN if random.random() < 0.5 or name == "float8_e4m3fn" else INF
+    expected = naive_top1(a, b) if shape[-1] > 1 else None
+    metrics = compare("x", a, b, chunk=chunk)
+    if not metrics.problem:
+        assert metrics.top1 == expected
+    turned = compare("x", np.asfortranarray(a), b[..., ::-1].copy()[..., ::-1], chunk=chunk)
+    assert turned == metrics
+
+
+def test_top1_by_hand() -> None:
+    b = np.array([[1.0, 2.0, 3.0], [5.0, 4.0, 0.0], [7.0, 7.0, 0.0], [1.0, 1.1, 0.0]])
+    a = b.copy()
+    assert compare("x", a, b).top1 == 1
+    a[0] = [3.0, 2.0, 1.0]
+    assert compare("x", a, b).top1 == 0.75
+    a[3] = [1.1, 1.0, 0.0]  # Not a tie: on each side one of both is larger.
+    assert compare("x", a, b).top1 == 0.5
+    a[2] = [7.0, 8.0, 0.0]  # A tie on one side alone.
+    assert compare("x", a, b).top1 == 0.25
+
+
+def test_top1_where_it_makes_no_sense() -> None:
+    for array in (np.ones(4), np.ones((4, 1)), np.array(1.0), np.ones((2, 2), int)):
+        assert compare("x", array, array).top1 is None
+
+
+# -- layout, threads, speed's own paths ------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["float32", "float64", "float16", "bfloat16", "int32"])
+def test_numbers_are_the_same_to_the_last_bit_in_any_layout(name: str) -> None:
+    random = np.random.default_rng(5)
+    dtype = type_of(name) if name != "int32" else np.dtype(name)
+    a, b = ((100 * random.standard_normal((4, 5, 6))).astype(dtype) for _ in range(2))
+    for chunk in (7, CHUNK):
+        expected = compare("x", a, b, chunk=chunk)
+        for mine in layouts(a).values() if name != "bfloat16" else (np.asfortranarray(a),):
+            assert compare("x", mine, np.asfortranarray(b), chunk=chunk) == expected
+
+
+@pytest.mark.parametrize("hole", [False, True])
+def test_numbers_are_the_same_to_the_last_bit_with_any_number_of_threads(
+    hole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(6)
+    b = random.standard_normal((60, 1000)).astype(np.float32)
+    a = b * (1 + np.float32(1e-6) * random.standard_normal(b.shape).astype(np.float32))
+    if hole:
+        a[7, 7] = b[7, 7] = NAN
+    found = []
+    for workers in (1, 2, 5):
+        monkeypatch.setattr(pieces, "threads", lambda elements, workers=workers: workers)
+        found.append((compare("x", a, b, chunk=700), rms_error(a, b, chunk=700)))
+    assert found[0] == found[1] == found[2]
+    assert found[0][0].rms == found[0][1]
+    a[50, 3] = NAN
+    assert compare("x", a, b, chunk=700).problem.startswith("NaN masks differ at 1 of 60000")
+    with pytest.raises(Incomparable, match=r"first at \[50, 3\]"):
+        rms_error(a, b, chunk=700)
+
+
+def test_an_exception_of_a_thread_is_raised() -> None:
+    def make() -> Callable[[int], int]:
+        return lambda index: 1 // (index - 3)
+
+    with pytest.raises(ZeroDivisionError):
+        pieces.each(9, 2, make)
+    assert pieces.each(3, 2, make) == pieces.each(3, 1, make)
+
+
+@given(hnp.array_shapes(min_dims=0, max_dims=5, max_side=7), st.integers(1, 60))
+def test_pieces_hold_every_element_once_and_in_order(shape: tuple[int, ...], most: int) -> None:
+    array = np.arange(math.prod(shape)).reshape(shape)
+    cut = pieces.Pieces(shape, most)
+    for laid in (array, np.asfortranarray(array)):
+        found = [cut.of(laid, index) for index in range(cut.count)]
+        assert all(0 < piece.size <= min(most, cut.most) for piece in found)
+        assert np.array_equal(np.concatenate(found), array.ravel())
+    if shape and shape[-1] > most:
+        assert cut.split == cut.parts or cut.axis == 0
+    elif len(shape) > 1:
+        assert all(piece.size % shape[-1] == 0 for piece in found)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (2, 1, 1), (1, 2)])
+def test_few_elements(shape: tuple[int, ...]) -> None:
+    b = np.full(shape, 2.0, np.float32)
+    metrics = compare("x", b + np.float32(1), b)
+    assert (metrics.rms, metrics.max_rel, metrics.elements) == (1, 0.5, b.size)
+    assert metrics.top1 == (1 if shape == (1, 2) else None)
+
+
+@given(st.sampled_from(FLOATS), st.integers(5000, 9000), st.integers(0, 2**32 - 1))
+def test_large_tensors_equal_a_plain_numpy_oracle(dtype: str, size: int, seed: int) -> None:
+    """Above what is looked at exactly, in several pieces, some of them equal."""
+    random = np.random.default_rng(seed)
+    b = random.standard_normal(size).astype(dtype)
+    a = b + (random.standard_normal(size) * 1e-3).astype(dtype)
+    a[: size // 2] = b[: size // 2]
+    metrics = compare("x", a, b, chunk=1024)
+    found = numbers(metrics)
+    for name, expected in oracle(a, b).items():
+        accuracy = 1 / 128 if name == "p99_abs" else 1e-12
+        assert found[name] == pytest.approx(expected, rel=accuracy), name
+    assert metrics.differing == np.sum(a != b)

@@ -1,4 +1,4 @@
-"""The law of the verdict, row by row.
+"""The law of the verdict, row by row, in its order. Tests are called after the rows.
 
 Errors are planted in whole float32 steps, so that limits are met exactly: the reference is 1.0
 everywhere, its RMS is 1, ``EPS`` the step above it, and the limit of rounding alone four steps.
@@ -6,34 +6,34 @@ everywhere, its RMS is 1, ``EPS`` the step above it, and the limit of rounding a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xbench.result import Agreement
-from xbench.verdict import SEVERITY, Array, Evidences, Side, judge, judge_alone
+from xbench.result import Agreement, Evidence, OperatorCheck, Operators
+from xbench.tolerances import Tolerances
+from xbench.verdict import EPS as STEPS
+from xbench.verdict import SEVERITY, Array, Confirmation, Evidences, Side, judge
 
 EPS = float(np.finfo(np.float32).eps)
 ONES = np.ones(4)
 SAME = {"parameters": "p", "inputs": "i"}
 
 
-def side(label: str, *, digests: Mapping[str, str] = SAME, spread: float | None = None,
-         **tensors: Any) -> Side:  # fmt: skip
-    """A side that computed ``outputs/y`` and whatever else is named."""
+def side(label: str, **tensors: Any) -> Side:
+    """A side that computed ``outputs/y`` and whatever else is named, in this order."""
     named = {f"outputs/{name}": np.asarray(value) for name, value in tensors.items()}
-    return Side(
-        key=label,
-        label=label,
-        tensors=named,
-        digests=digests,
-        spread={} if spread is None else dict.fromkeys(named, spread),
-        draws=0 if spread is None else 8,
-    )
+    return Side(key=label, label=label, tensors=named, digests=SAME)
+
+
+def but(of: Side, **fields: Any) -> Side:
+    """The same side with other fields."""
+    return msgspec.structs.replace(of, **fields)
 
 
 def off(steps: float) -> Array:
@@ -43,17 +43,17 @@ def off(steps: float) -> Array:
     return value
 
 
+def spreading(steps: float, label: str = "spread", ulps: int = 1) -> Side:
+    """A side whose output moves by so many steps when its parameters do."""
+    exact = side(label, y=off(0))
+    return but(exact, spread={"outputs/y": steps * EPS}, draws=8, spread_ulps=ulps)
+
+
 TRUTH = side("fp64", y=ONES)
 
 
-def hold(
-    a: Side, b: Side = TRUTH, *, truth: Side = TRUTH, source: Side | None = None,
-    spread: Side | None = None, terms: int | None = None,
-) -> Agreement:  # fmt: skip
-    # By default the cap on what a source may excuse is out of the way.
-    terms = terms or (1 if source is None else 10**9)
-    evidences = Evidences(reference=truth, source=source, spread=spread, terms=terms)
-    return judge(a, b, evidences, "outputs")
+def hold(a: Side, b: Side = TRUTH, *, truth: Side | None = TRUTH, **evidence: Any) -> Agreement:
+    return judge(a, b, Evidences(reference=truth, **evidence), "outputs")
 
 
 def verdict(steps: float, **evidence: Any) -> str:
@@ -61,108 +61,162 @@ def verdict(steps: float, **evidence: Any) -> str:
     return hold(side("a", y=off(steps)), **evidence).verdict
 
 
-# -- row 1: nothing to compare -----------------------------------------------------------------
+def evidence_of(found: Agreement) -> Evidence:
+    assert found.evidence is not None
+    return found.evidence
+
+
+# -- row 0: not the same experiment, or none -------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["parameters", "inputs"])
 @pytest.mark.parametrize("who", ["a", "b", "fp64"])
-def test_other_parameters_or_inputs_on_any_side(what: str, who: str) -> None:
+def test_row_0_other_parameters_or_inputs(what: str, who: str) -> None:
     a, b, truth = (
-        side(name, digests=SAME | ({what: "other"} if name == who else {}), y=off(0))
+        but(side(name, y=off(0)), digests=SAME | ({what: "other"} if name == who else {}))
         for name in ("a", "b", "fp64")
     )
     found = hold(a, b, truth=truth)
     assert found.verdict == "inconclusive"
-    assert f"the {what} of a and b are not the same" in found.sentence
-    assert found.tensors == []
+    other = "fp64" if who == "fp64" else "b"
+    assert found.sentence == f"the {what} of a and {other} are not the same"
+    assert (found.tensors, found.evidence, found.tolerance) == ([], None, None)
 
 
-def test_a_digest_that_is_missing_is_another_one() -> None:
-    assert hold(side("a", digests={"inputs": "i"}, y=off(0))).verdict == "inconclusive"
+def test_row_0_a_digest_that_is_missing_is_another_one() -> None:
+    assert hold(but(side("a", y=off(0)), digests={"inputs": "i"})).verdict == "inconclusive"
 
 
-def test_digests_count_before_shapes() -> None:
-    assert hold(side("a", digests={}, y=[1.0])).verdict == "inconclusive"
+def test_row_0_is_asked_before_row_1() -> None:
+    assert hold(but(side("a", y=[1.0]), digests={})).verdict == "inconclusive"
+    assert hold(side("a", y=[1.0])).verdict == "disagree"
 
 
-def test_another_graph_is_no_other_experiment() -> None:
-    assert hold(side("a", digests=SAME | {"graph": "g"}, y=off(0))).verdict == "agree"
+def test_row_0_another_graph_is_no_other_experiment() -> None:
+    assert hold(but(side("a", y=off(0)), digests=SAME | {"graph": "g"})).verdict == "agree"
 
 
-def test_no_tensor_of_the_kind() -> None:
-    evidences = Evidences(reference=TRUTH, source=None, spread=None)
-    found = judge(side("a", y=off(0)), TRUTH, evidences, "gradients")
+def test_row_0_nothing_of_the_kind() -> None:
+    found = judge(side("a", y=off(0)), TRUTH, Evidences(reference=TRUTH), "gradients")
     assert (found.verdict, found.sentence) == ("inconclusive", "no gradients to compare")
     assert (found.evidence, found.tolerance) == (None, None)
 
 
-def test_no_elements() -> None:
-    empty = [side(name, y=np.zeros((0, 3))) for name in ("a", "b", "fp64")]
-    found = hold(empty[0], empty[1], truth=empty[2])
-    assert found.verdict == "inconclusive"
-    assert "cannot be told apart in outputs/y: no elements" in found.sentence
+# -- row 1: structure ------------------------------------------------------------------------------
+
+STRUCTURE = [
+    (np.ones(3, np.float32), "shape (3,)"),
+    (np.ones((2, 2), np.float32), "shape (2, 2)"),
+    (np.ones((), np.float32), "shape ()"),
+    (np.zeros(0, np.float32), "shape (0,)"),
+    (np.ones(4, np.int32), "dtype int32"),
+    (np.ones(4, np.bool_), "dtype bool"),
+    (np.array([1, 1, 1, np.nan], np.float32), "NaN masks differ at 1 of 4"),
+    (np.array([1, np.inf, 1, 1], np.float32), "+Inf masks differ at 1 of 4"),
+    (np.array([1, 1, -np.inf, 1], np.float32), "-Inf masks differ at 1 of 4"),
+    (np.full(4, np.nan, np.float32), "NaN masks differ at 4 of 4"),
+]
 
 
-def test_no_finite_elements() -> None:
-    nan = [side(name, y=np.full(3, np.nan)) for name in ("a", "b", "fp64")]
-    found = hold(nan[0], nan[1], truth=nan[2])
-    assert found.verdict == "inconclusive"
-    assert "no finite element" in found.sentence
-
-
-# -- row 2: what differs before any number does ------------------------------------------------
-
-
-def test_a_missing_tensor_is_named() -> None:
-    b = side("b", y=off(0), z=off(0))
-    found = hold(side("a", y=off(0)), b, truth=side("fp64", y=ONES, z=ONES))
-    assert (found.verdict, found.sentence) == ("disagree", "a has no outputs/z, which b has")
-
-
-def test_a_tensor_that_the_reference_misses_cannot_be_judged() -> None:
-    both = [side(name, y=off(0), z=off(0)) for name in ("a", "b")]
-    found = hold(*both)
-    assert (found.verdict, found.sentence) == ("inconclusive", "fp64 has no outputs/z, which b has")
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (np.ones(3, np.float32), "shape (3,)"),
-        (np.ones((2, 2), np.float32), "shape (2, 2)"),
-        (np.zeros(0, np.float32), "shape (0,)"),
-        (np.ones(4, np.int32), "dtype int32"),
-        (np.array([1, 1, 1, np.nan], np.float32), "NaN masks differ at 1 of 4"),
-        (np.array([1, np.inf, 1, 1], np.float32), "+Inf masks differ at 1 of 4"),
-        (np.full(4, np.nan, np.float32), "NaN masks differ at 4 of 4"),
-    ],
-)
-def test_another_shape_kind_or_mask(value: Array, problem: str) -> None:
+@pytest.mark.parametrize(("value", "problem"), STRUCTURE)
+def test_row_1_shape_dtype_masks(value: Array, problem: str) -> None:
+    generous: dict[str, Any] = {"source": side("source", y=off(1000)), "spread": spreading(9e9)}
     for b in (TRUTH, side("b", y=off(0))):
-        found = hold(side("a", y=value), b, source=side("source", y=off(1000)), spread=TRUTH)
+        found = hold(side("a", y=value), b, **generous)
         assert found.verdict == "disagree"
-        assert f"a and {b.label} differ in outputs/y" in found.sentence
+        assert f"a and {b.label} differ in outputs/y: " in found.sentence
         assert problem in found.sentence
+        assert problem in evidence_of(found).decided_by
         assert found.tolerance is None
 
 
-def test_infinities_of_other_sign_differ() -> None:
-    plus, minus = ([1.0, np.inf], [1.0, -np.inf])
-    assert hold(side("a", y=plus), truth=side("fp64", y=minus), b=side("b", y=minus)).verdict == (
-        "disagree"
-    )
+@pytest.mark.parametrize(("value", "problem"), STRUCTURE)
+def test_row_1_shape_dtype_masks_without_a_reference(value: Array, problem: str) -> None:
+    found = hold(side("a", y=value), side("b", y=off(0)), truth=None)
+    assert found.verdict == "disagree"
+    assert problem in found.sentence
+    assert hold(side("b", y=off(0)), side("a", y=value), truth=None).verdict == "disagree"
 
 
-def test_equal_masks_are_left_out() -> None:
+@pytest.mark.parametrize(("value", "problem"), STRUCTURE)
+def test_row_1_no_tolerance_excuses_it(value: Array, problem: str) -> None:
+    fixed = Tolerances(atol={"": 1e30}, rtol={"": 1e30})
+    found = hold(side("a", y=value), fixed=fixed)
+    assert found.verdict == "disagree"
+    assert problem in found.sentence
+
+
+def test_row_1_infinities_of_other_sign() -> None:
+    minus = side("fp64", y=[1.0, -np.inf])
+    assert hold(side("a", y=[1.0, np.inf]), minus, truth=minus).verdict == "disagree"
+
+
+def test_row_1_a_missing_tensor() -> None:
+    b = side("b", y=off(0), z=off(0))
+    found = hold(side("a", y=off(0)), b, truth=side("fp64", y=ONES, z=ONES))
+    assert (found.verdict, found.sentence) == ("disagree", "a has no outputs/z, which b has")
+    assert hold(side("a", y=off(0)), b, truth=None).verdict == "disagree"
+
+
+def test_row_1_a_tensor_more_is_said_and_is_no_fault() -> None:
+    found = hold(side("a", y=off(0), z=off(0)))
+    assert found.verdict == "agree"
+    assert "outputs/z of a has no partner in fp64" in found.sentence
+
+
+def test_row_1_a_tensor_that_the_reference_misses_cannot_be_judged() -> None:
+    found = hold(*(side(name, y=off(0), z=off(0)) for name in ("a", "b")))
+    assert (found.verdict, found.sentence) == ("inconclusive", "fp64 has no outputs/z, which b has")
+
+
+def test_row_1_no_elements_in_any_tensor() -> None:
+    a, b, truth = (side(name, y=np.zeros((0, 3)), z=[]) for name in ("a", "b", "fp64"))
+    for reference in (truth, None):
+        found = hold(a, b, truth=reference)
+        assert found.verdict == "inconclusive"
+        assert "cannot be told apart in outputs/y: no elements" in found.sentence
+        assert found.tolerance is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(4, "agree"), (5, "inconclusive"), (41, "disagree")]
+)
+def test_row_1_no_elements_in_one_of_several(steps: int, expected: str) -> None:
+    """Nothing can be said of no elements, and what can be said of the others is."""
+    nothing = np.zeros((0, 3))
+    truth = side("fp64", x=nothing, y=ONES)
+    found = hold(side("a", x=nothing.astype(np.float32), y=off(steps)), truth, truth=truth)
+    assert found.verdict == expected
+    assert evidence_of(found).tensor == "outputs/y"
+    assert [item.elements for item in found.tensors] == [0, 4]
+
+
+def test_row_1_no_elements_of_another_kind() -> None:
+    floats, whole = side("fp64", y=np.zeros(0)), side("a", y=np.zeros(0, np.int64))
+    assert hold(whole, floats, truth=floats).verdict == "disagree"
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_row_1_not_one_finite_element(value: float) -> None:
+    a, b, truth = (side(name, y=np.full(3, value)) for name in ("a", "b", "fp64"))
+    for reference in (truth, None):
+        found = hold(a, b, truth=reference)
+        assert found.verdict == "inconclusive"
+        assert "no finite element" in found.sentence
+
+
+def test_row_1_masks_that_are_equal_are_left_out() -> None:
     masked = np.array([1, np.nan, np.inf, -np.inf])
     truth = side("fp64", y=masked)
-    good, bad = (masked.astype(np.float32) * np.float32(1 + k * EPS) for k in (4, 41))
-    assert hold(side("a", y=good), truth, truth=truth).verdict == "agree"
-    assert hold(side("a", y=bad), truth, truth=truth).verdict == "disagree"
+    for steps, expected in ((4, "agree"), (5, "inconclusive"), (41, "disagree")):
+        value = masked.astype(np.float32) * np.float32(1 + steps * EPS)
+        found = hold(side("a", y=value), truth, truth=truth)
+        assert found.verdict == expected
+        assert found.tolerance == pytest.approx(4 * EPS), "RMS of what is finite"
 
 
 @pytest.mark.parametrize("other", [0, 1])
-def test_two_sides_that_overflow_alike_are_not_told_apart(other: int) -> None:
+def test_row_1_two_sides_that_overflow_alike(other: int) -> None:
     a, b = off(0), off(other)
     a[2] = b[2] = np.inf
     found = hold(side("a", y=a), side("b", y=b))
@@ -171,7 +225,259 @@ def test_two_sides_that_overflow_alike_are_not_told_apart(other: int) -> None:
     assert hold(side("a", y=a)).verdict == "disagree", "against float64 it is plain"
 
 
-# -- row 3: definition parity ------------------------------------------------------------------
+PICTURE = np.random.default_rng(0).standard_normal((2, 3, 5, 7)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        (PICTURE.transpose(0, 2, 3, 1), "is NHWC where"),
+        (PICTURE.reshape(6, 35), "in the same order under another shape"),
+        (PICTURE.transpose(0, 2, 3, 1)[::-1], ""),
+    ],
+)
+def test_row_1_another_layout_is_recognised_by_its_values(value: Array, hint: str) -> None:
+    truth = side("fp64", y=PICTURE.astype(np.float64))
+    found = hold(side("a", y=value), truth, truth=truth)
+    assert found.verdict == "disagree"
+    assert hint in found.sentence
+    assert "shape " in found.sentence
+    if not hint:
+        assert "NHWC" not in found.sentence
+
+
+@pytest.mark.parametrize("shapes", [((4,), (4,)), ((4,), (2, 3))])
+def test_row_1_swapped_outputs_are_recognised(shapes: tuple[tuple[int, ...], ...]) -> None:
+    draw = np.random.default_rng(1).standard_normal
+    y, z = (draw(shape) for shape in shapes)
+    truth = side("fp64", y=y, z=z)
+    found = hold(side("a", y=z.astype(np.float32), z=y.astype(np.float32)), truth, truth=truth)
+    assert found.verdict == "disagree"
+    assert "'outputs/y' and 'outputs/z' are swapped" in found.sentence
+    wrong = hold(side("a", y=y.astype(np.float32), z=z * 2), truth, truth=truth)
+    assert wrong.verdict == "disagree"
+    assert "swapped" not in wrong.sentence
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(4, "agree"), (5, "inconclusive"), (41, "disagree")]
+)
+def test_row_1_outputs_of_other_names_are_paired_by_position(steps: int, expected: str) -> None:
+    truth = side("fp64", y=ONES, z=2 * ONES)
+    a = side("a", **{"out:0": off(steps), "out:1": 2 * off(0)})
+    found = hold(a, truth, truth=truth)
+    assert found.verdict == expected
+    assert "outputs/out:0 of a is held against outputs/y of fp64, by position" in found.sentence
+    assert "outputs/out:1 of a is held against outputs/z of fp64, by position" in found.sentence
+    assert found.telling
+    assert [item.name for item in found.tensors] == ["outputs/y", "outputs/z"]
+
+
+# -- row 2: a side that differs from itself --------------------------------------------------------
+
+
+def unsteady(label: str, steps: float, distance: float, random: str = "") -> Side:
+    """A side that a second run put so many steps away from where it was."""
+    found = side(label, y=off(steps))
+    return but(found, unsteady={"outputs/y": distance * EPS}, random=random)
+
+
+def test_row_2_unsteady_within_the_limit() -> None:
+    found = hold(unsteady("a", 1, 4))
+    assert found.verdict == "agree"
+    assert evidence_of(found).self_rms == 4 * EPS
+    assert found.tolerance == 4 * EPS
+    assert hold(unsteady("a", 41, 4)).verdict == "disagree", "it is no excuse"
+
+
+@pytest.mark.parametrize("steps", [0, 1, 20, 1000])
+@pytest.mark.parametrize("distance", [4.01, 1e9, np.inf])
+def test_row_2_unsteady_beyond_the_limit(steps: int, distance: float) -> None:
+    found = hold(unsteady("a", steps, distance))
+    assert found.verdict == "inconclusive"
+    assert "a differs from itself in a second run" in found.sentence
+    assert found.tolerance is None
+    assert evidence_of(found).self_rms == distance * EPS
+
+
+def test_row_2_the_limit_is_that_of_row_4() -> None:
+    assert hold(unsteady("a", 1, 20), spread=spreading(20)).verdict == "agree"
+    assert hold(unsteady("a", 1, 21), spread=spreading(20)).verdict == "inconclusive"
+
+
+def test_row_2_random_nodes_are_named() -> None:
+    found = hold(unsteady("a", 1000, 1000, "RandomNormal 'noise'"))
+    assert found.sentence.endswith("differs from itself in a second run: RandomNormal 'noise'")
+    steady = hold(but(side("a", y=off(1000)), random="RandomNormal 'noise'"))
+    assert steady.verdict == "disagree", "a node that made no difference is not to blame"
+
+
+def test_row_2_the_other_side_is_the_unsteady_one() -> None:
+    found = hold(side("a", y=off(1000)), unsteady("b", 0, 5))
+    assert found.verdict == "inconclusive"
+    assert "b differs from itself" in found.sentence
+
+
+def test_row_2_by_position_each_side_is_known_by_its_own_names() -> None:
+    a = but(side("a", other=off(0)), unsteady={"outputs/other": 1.0})
+    found = hold(a)
+    assert found.verdict == "inconclusive"
+    assert "a differs from itself" in found.sentence
+
+
+@pytest.mark.parametrize("value", [[1, 2], [1, 3]])
+def test_row_2_integers(value: list[int]) -> None:
+    truth = side("fp64", y=np.array([1, 2]))
+    a = but(side("a", y=np.array(value)), unsteady={"outputs/y": 1.0}, random="Multinomial 'm'")
+    found = hold(a, truth, truth=truth)
+    assert found.verdict == "inconclusive"
+    assert "Multinomial 'm'" in found.sentence
+
+
+def test_row_2_without_a_reference() -> None:
+    found = hold(unsteady("a", 0, 1), side("b", y=off(0)), truth=None)
+    assert found.verdict == "inconclusive"
+    assert "a differs from itself" in found.sentence
+
+
+def test_row_2_structure_is_asked_before() -> None:
+    a = but(side("a", y=off(0)[:3]), unsteady={"outputs/y": 1.0})
+    assert hold(a).verdict == "disagree"
+
+
+# -- fixed tolerances ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("atol", "rtol", "expected"),
+    [
+        (0.2, 0.0, "agree"),
+        (0.0, 0.2, "agree"),
+        (0.1, 0.1, "disagree"),
+        (0.0, 0.0, "disagree"),
+    ],
+)
+def test_fixed_tolerances_decide_alone(atol: float, rtol: float, expected: str) -> None:
+    fixed = Tolerances(atol={"": atol}, rtol={"": rtol})
+    a = side("a", y=ONES.astype(np.float32) * np.float32(1.125))
+    graph = Confirmation(graph=TRUTH, operators=checked(0.5))
+    for evidence in ({}, {"source": a, "spread": spreading(9e9)}, {"confirmation": graph}):
+        found = hold(a, fixed=fixed, **evidence)
+        assert found.verdict == expected
+        assert f"fixed tolerance: absolute {atol:g}, relative {rtol:g}" in found.sentence
+        assert ("4 of 4 elements are outside" in found.sentence) == (expected == "disagree")
+    assert hold(a, side("b", y=off(0)), truth=None, fixed=fixed).verdict == expected
+
+
+def test_fixed_tolerances_go_by_the_name_of_the_output() -> None:
+    fixed = Tolerances(atol={"": 1e-3, "z": 1.0}, rtol={"": 0.0})
+    truth = side("fp64", y=ONES, z=ONES)
+    found = hold(side("a", y=ONES, z=ONES + 0.5), truth, truth=truth, fixed=fixed)
+    assert found.verdict == "agree"
+    found = hold(side("a", y=ONES + 0.5, z=ONES), truth, truth=truth, fixed=fixed)
+    assert found.verdict == "disagree"
+    assert evidence_of(found).tensor == "outputs/y"
+
+
+def test_fixed_tolerances_hold_for_integers() -> None:
+    truth = side("fp64", y=np.array([10, 20]))
+    a = side("a", y=np.array([10, 21]))
+    for atol, expected in ((1.0, "agree"), (0.5, "disagree")):
+        fixed = Tolerances(atol={"": atol}, rtol={"": 0.0})
+        assert hold(a, truth, truth=truth, fixed=fixed).verdict == expected
+
+
+# -- row 3: integers, booleans and what they choose ------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64, np.bool_])
+def test_row_3_integers_are_exact(dtype: type) -> None:
+    truth = side("fp64", y=np.array([0, 1, 1], dtype))
+    same, other = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
+    generous: dict[str, Any] = {"source": side("source", y=other), "spread": spreading(9e9)}
+    found = hold(side("a", y=same), truth, truth=truth, **generous)
+    assert (found.verdict, evidence_of(found).decided_by) == ("agree", "equal")
+    found = hold(side("a", y=other), truth, truth=truth, **generous)
+    assert found.verdict == "disagree"
+    assert "1 of 3 differ, and integers are exact" in found.sentence
+
+
+def test_row_3_the_width_of_an_integer_is_no_difference() -> None:
+    truth = side("fp64", y=np.array([3, 4], np.int64))
+    assert hold(side("a", y=np.array([3, 4], np.int32)), truth, truth=truth).verdict == "agree"
+
+
+def test_row_3_large_integers_that_float64_cannot_tell_apart() -> None:
+    truth = side("fp64", y=np.array([2**53], np.int64))
+    a = side("a", y=np.array([2**53 + 1], np.int64))
+    assert hold(a, truth, truth=truth).verdict == "disagree"
+
+
+CHOSE, REFERENCE_CHOSE = np.array([5, 7]), np.array([5, 6])
+
+
+def chosen(**fields: Any) -> Confirmation:
+    """The graph chose as the reference did; under the side's own choices it gives ``forced``."""
+    graph = side("graph", y=REFERENCE_CHOSE)
+    forced = fields.pop("forced", side("forced", y=CHOSE))
+    return Confirmation(graph=graph, forced=forced, **fields)
+
+
+@pytest.mark.parametrize("ties", [1, 3])
+def test_row_3_ties(ties: int) -> None:
+    truth = side("fp64", y=REFERENCE_CHOSE)
+    confirmation = chosen(ties=ties)
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "agree"
+    assert (evidence_of(found).ties, evidence_of(found).decided_by) == (ties, "ties")
+    assert f"{ties} {'tie' if ties == 1 else 'ties'}, chosen between values closer" in (
+        found.sentence
+    )
+
+
+def test_row_3_a_choice_at_fault() -> None:
+    truth = side("fp64", y=REFERENCE_CHOSE)
+    confirmation = chosen(ties=2, faults="ArgMax 'top' chose 0.1 where there is 0.9")
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "disagree"
+    assert found.sentence.endswith("ArgMax 'top' chose 0.1 where there is 0.9")
+
+
+def test_row_3_different_also_under_its_own_choices() -> None:
+    truth = side("fp64", y=REFERENCE_CHOSE)
+    confirmation = chosen(ties=2, forced=side("forced", y=np.array([5, 9])))
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "disagree"
+    assert "also under its own choices" in found.sentence
+
+
+def test_row_3_what_was_not_looked_at_is_no_tie() -> None:
+    truth = side("fp64", y=REFERENCE_CHOSE)
+    confirmation = Confirmation(missing="its choices could not be seen: no room")
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "disagree"
+    assert "its choices could not be seen: no room" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(0, "agree"), (4, "agree"), (5, "inconclusive"), (41, "disagree")]
+)
+def test_row_3_floats_that_follow_from_a_choice(steps: int, expected: str) -> None:
+    """What was gathered by another index of a tie is compared with what float64 finds there."""
+    truth = side("fp64", i=REFERENCE_CHOSE, y=3 * ONES)
+    a = side("a", i=CHOSE, y=off(steps))
+    assert hold(a, truth, truth=truth).verdict == "disagree"
+    graph = side("graph", i=REFERENCE_CHOSE, y=3 * ONES)
+    forced = side("forced", i=CHOSE, y=ONES)
+    confirmation = Confirmation(graph=graph, forced=forced, ties=1)
+    found = hold(a, truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == expected
+    assert evidence_of(found).ties == 1
+    faulty = msgspec.structs.replace(confirmation, faults="TopK 't' is wrong")
+    assert hold(a, truth, truth=truth, confirmation=faulty).verdict == "disagree"
+
+
+# -- row 4: floats against float64 -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -185,35 +491,46 @@ def test_two_sides_that_overflow_alike_are_not_told_apart(other: int) -> None:
     ],
 )
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_float64_against_float64(relative: float, expected: str, scale: float) -> None:
-    truth = side("fp64", y=ONES * scale)
-    excuse = side("excuse", spread=1.0 * scale, y=ONES * 2 * scale)
+def test_row_4_float64_parity(relative: float, expected: str, scale: float) -> None:
+    truth = but(side("fp64", y=ONES * scale), terms={"outputs/y": 10**6})
+    excuse = but(side("excuse", y=ONES * 2 * scale), spread={"outputs/y": scale})
     found = hold(
         side("a", y=ONES * scale * (1 + relative)), truth,
-        truth=truth, source=excuse, spread=excuse, terms=10**6,
+        truth=truth, source=excuse, spread=excuse, precision="fp64",
     )  # fmt: skip
     assert found.verdict == expected
     assert found.tolerance == pytest.approx(1e-9 * scale)
-    assert found.evidence is not None
-    assert found.evidence.decided_by == "float64 parity"
+    assert evidence_of(found).decided_by == "float64 parity"
 
 
-def test_float32_against_float64_is_not_parity() -> None:
+def test_row_4_float32_against_float64_is_not_parity() -> None:
     assert verdict(4) == "agree"
     assert 4 * EPS > 10 * 1e-9
-
-
-# -- row 4: the limits of float32 --------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [(0, "agree"), (4, "agree"), (5, "inconclusive"), (40, "inconclusive"), (41, "disagree")],
 )
-def test_rounding_of_the_result(steps: int, expected: str) -> None:
+def test_row_4_rounding_of_the_result(steps: int, expected: str) -> None:
     exact = side("source", y=off(0))
-    assert verdict(steps, source=exact) == expected
-    assert verdict(-steps, source=exact) == expected
+    for sign in (1, -1):
+        assert verdict(sign * steps) == expected
+        assert verdict(sign * steps, source=exact) == expected
+        assert verdict(sign * steps, source=exact, spread=spreading(1)) == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(16, "agree"), (17, "inconclusive"), (160, "inconclusive"), (161, "disagree")],
+)
+def test_row_4_rounding_of_a_sum_of_k_terms(steps: int, expected: str) -> None:
+    truth = but(TRUTH, terms={"outputs/y": 16})
+    found = hold(side("a", y=off(steps)), truth, truth=truth)
+    assert found.verdict == expected
+    assert evidence_of(found).terms == 16
+    other = but(TRUTH, terms={"outputs/z": 16})
+    assert hold(side("a", y=off(5)), other, truth=other).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +538,7 @@ def test_rounding_of_the_result(steps: int, expected: str) -> None:
     [(20, "agree"), (21, "inconclusive"), (200, "inconclusive"), (201, "disagree")],
 )
 @pytest.mark.parametrize("sign", [1, -1])
-def test_twice_the_error_of_the_source(steps: int, expected: str, sign: int) -> None:
+def test_row_4_twice_the_error_of_the_source(steps: int, expected: str, sign: int) -> None:
     assert verdict(steps, source=side("source", y=off(10 * sign))) == expected
 
 
@@ -229,128 +546,344 @@ def test_twice_the_error_of_the_source(steps: int, expected: str, sign: int) -> 
     ("steps", "expected"),
     [(32, "agree"), (33, "inconclusive"), (320, "inconclusive"), (321, "disagree")],
 )
-def test_the_spread_of_the_function(steps: int, expected: str) -> None:
-    spread = side("spread", spread=32 * EPS, y=off(0))
-    assert verdict(steps, source=side("source", y=off(0)), spread=spread) == expected
-    assert verdict(steps, spread=spread) == expected, "the source itself has it too"
+@pytest.mark.parametrize("ulps", [1, 16])
+def test_row_4_the_spread_of_the_function(steps: int, expected: str, ulps: int) -> None:
+    spread = spreading(32, ulps=ulps)
+    for source in (side("source", y=off(0)), None):
+        found = hold(side("a", y=off(steps)), source=source, spread=spread)
+        assert found.verdict == expected
+        assert evidence_of(found).spread_ulps == ulps
+        assert f"{ulps}-ULP spread" in found.sentence
 
 
 @pytest.mark.parametrize(
-    ("steps", "expected"),
-    [(16, "agree"), (17, "inconclusive"), (160, "inconclusive"), (161, "disagree")],
-)
-def test_the_source_is_held_to_the_rounding_of_a_sum(steps: int, expected: str) -> None:
-    assert verdict(steps, source=None, terms=16) == expected
-
-
-def test_the_source_is_never_its_own_excuse() -> None:
-    wrong = side("source", y=off(100_000))
-    found = hold(wrong, source=None, terms=16)
-    assert found.verdict == "disagree"
-    assert found.evidence is not None
-    assert found.evidence.source_error_rms is None
-
-
-def test_a_wrong_source_does_not_excuse_others() -> None:
-    wrong = side("source", y=off(100_000))
-    assert hold(side("a", y=off(16)), wrong, source=wrong, terms=16).verdict == "agree"
-    assert hold(side("a", y=off(17)), wrong, source=wrong, terms=16).verdict == "inconclusive"
-    assert hold(side("a", y=off(1000)), wrong, source=wrong, terms=16).verdict == "disagree"
-    # Where the function itself is that sensitive, the spread is the cap.
-    shaky = side("torch", spread=EPS * 40, y=ONES)
-    held = hold(side("a", y=off(40)), wrong, source=wrong, spread=shaky, terms=16)
-    assert held.verdict == "agree"
-
-
-def test_the_sum_is_no_excuse_for_others() -> None:
-    assert verdict(100, source=side("source", y=off(0)), terms=10**6) == "disagree"
-
-
-@pytest.mark.parametrize(
-    ("source", "spread", "decided", "limit", "rounding"),
+    ("source", "spread", "terms", "decided", "limit"),
     [
-        (1, 1, "rounding of the result", 4, 4),
-        (7, 1, "2x source error", 14, 4),
-        (10, 30, "1-ULP spread", 30, 4),
-        (None, 1, "rounding of a sum, 4 eps sqrt(K)", 16, 16),
-        (None, 30, "1-ULP spread", 30, 16),
+        (1, 1, 1, "rounding of the result", 4),
+        (7, 1, 1, "2x source error", 14),
+        (10, 30, 1, "1-ULP spread", 30),
+        (None, 1, 16, "rounding of a sum, 4 eps sqrt(K)", 16),
+        (None, 30, 16, "1-ULP spread", 30),
+        (9, 17, 16, "2x source error", 18),
     ],
 )
-def test_the_largest_limit_decides_and_is_named(
-    source: int | None, spread: int, decided: str, limit: int, rounding: int
+def test_row_4_the_largest_limit_decides_and_is_named(
+    source: int | None, spread: int, terms: int, decided: str, limit: int
 ) -> None:
+    truth = but(TRUTH, terms={"outputs/y": terms})
     found = hold(
-        side("a", y=off(2)),
+        side("a", y=off(2)), truth, truth=truth, spread=spreading(spread),
         source=None if source is None else side("source", y=off(source)),
-        spread=side("spread", spread=spread * EPS, y=off(0)),
-        terms=16,
-    )
-    evidence = found.evidence
-    assert evidence is not None
+    )  # fmt: skip
+    evidence = evidence_of(found)
     assert found.tolerance == pytest.approx(limit * EPS)
     assert evidence.decided_by == decided
-    assert decided in found.sentence
     assert evidence.error_rms == pytest.approx(2 * EPS)
     assert evidence.source_error_rms == (None if source is None else pytest.approx(source * EPS))
     assert evidence.spread_rms == spread * EPS
-    assert evidence.rounding_rms == pytest.approx(rounding * EPS)
-    assert evidence.draws == 8
+    assert evidence.rounding_rms == pytest.approx(4 * EPS * terms**0.5)
+    assert (evidence.draws, evidence.terms) == (8, terms)
 
 
-def test_the_rms_decides_not_the_maximum() -> None:
-    one = np.ones(10_000, np.float32)
-    one[0] += 100 * np.float32(EPS)
-    truth = side("fp64", y=np.ones(10_000))
-    found = hold(side("a", y=one), truth, truth=truth, source=side("source", y=one * 0 + 1))
-    assert found.verdict == "agree"
-    assert found.tensors[0].max_abs == pytest.approx(100 * EPS)
+def test_row_4_the_source_is_never_its_own_excuse() -> None:
+    wrong = side("source", y=off(100_000))
+    found = hold(wrong, source=None)
+    assert found.verdict == "disagree"
+    assert evidence_of(found).source_error_rms is None
 
 
-def test_the_error_is_that_to_float64_and_not_to_the_other_side() -> None:
-    source = side("source", y=off(-10))
-    assert hold(side("a", y=off(15)), source, source=source).verdict == "agree", "25 steps apart"
-    found = hold(side("a", y=off(-25)), source, source=source)
-    assert found.verdict == "inconclusive", "15 steps apart"
-    assert found.tensors[0].rms == pytest.approx(15 * EPS)
-
-
-def test_a_source_that_is_not_finite_or_lacks_the_tensor_is_no_measure() -> None:
+def test_row_4_a_source_that_is_not_finite_or_lacks_the_tensor_is_no_measure() -> None:
     nan = np.full(4, np.nan, np.float32)
     for source in (side("source", y=nan), side("source", z=off(0))):
         assert verdict(4, source=source) == "agree"
         assert verdict(5, source=source) == "inconclusive"
 
 
-def test_a_reference_of_zeros() -> None:
-    zeros = side("fp64", y=np.zeros(4))
-    exact, off_by_little = (np.full(4, value, np.float32) for value in (0.0, 1e-30))
-    found = hold(side("a", y=exact), zeros, truth=zeros)
+def test_row_4_a_spread_of_other_tensors_is_no_measure() -> None:
+    elsewhere = but(side("spread", y=off(0)), spread={"outputs/z": 1.0})
+    assert verdict(5, spread=elsewhere) == "inconclusive"
+
+
+def test_row_4_the_rms_decides_not_the_maximum() -> None:
+    one = np.ones(10_000, np.float32)
+    one[0] += 100 * np.float32(EPS)
+    truth = side("fp64", y=np.ones(10_000))
+    found = hold(side("a", y=one), truth, truth=truth)
     assert found.verdict == "agree"
-    assert hold(side("a", y=off_by_little), zeros, truth=zeros).verdict == "disagree"
-    spread = side("spread", spread=1e-30, y=exact)
-    tiny = hold(side("a", y=off_by_little / 2), zeros, truth=zeros, spread=spread)
+    assert found.tensors[0].max_abs == pytest.approx(100 * EPS)
+
+
+def test_row_4_the_error_is_that_to_float64_and_not_to_the_other_side() -> None:
+    source = side("source", y=off(-10))
+    assert hold(side("a", y=off(15)), source, source=source).verdict == "agree", "25 steps apart"
+    found = hold(side("a", y=off(-25)), source, source=source)
+    assert found.verdict == "inconclusive", "15 steps apart"
+    assert found.tensors[0].rms == pytest.approx(15 * EPS)
+    assert evidence_of(found).error_rms == pytest.approx(25 * EPS)
+
+
+def test_row_4_a_reference_of_zeros() -> None:
+    zeros = side("fp64", y=np.zeros(4))
+    exact, little = (np.full(4, value, np.float32) for value in (0.0, 1e-30))
+    assert hold(side("a", y=exact), zeros, truth=zeros).verdict == "agree"
+    assert hold(side("a", y=little), zeros, truth=zeros).verdict == "disagree"
+    spread = but(side("spread", y=exact), spread={"outputs/y": 1e-30})
+    tiny = hold(side("a", y=little / 2), zeros, truth=zeros, spread=spread)
     assert tiny.verdict == "agree"
 
 
-def test_half_precision_is_judged_by_the_same_law() -> None:
-    half = (ONES + 2**-10).astype(np.float16)
-    assert hold(side("a", y=half), source=side("source", y=off(0))).verdict == "disagree"
-    assert hold(side("a", y=half), source=side("source", y=half)).verdict == "agree"
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(4, "agree"), (5, "inconclusive"), (41, "disagree")]
+)
+def test_row_4_scalars(steps: int, expected: str) -> None:
+    truth = side("fp64", y=np.float64(1.0))
+    found = hold(side("a", y=np.float32(1.0 + steps * EPS)), truth, truth=truth)
+    assert found.verdict == expected
+    assert found.tensors[0].elements == 1
 
 
-# -- the pair, and what is said ----------------------------------------------------------------
+SUBNORMAL = 1e-40
+"""Below 1.2e-38, the smallest normal float32."""
+
+
+def test_row_4_only_subnormals_differ() -> None:
+    truth = side("fp64", y=np.array([SUBNORMAL, 0.0, SUBNORMAL]))
+    flushed = side("a", y=np.zeros(3, np.float32))
+    found = hold(flushed, truth, truth=truth)
+    assert found.verdict == "agree"
+    assert evidence_of(found).decided_by == "only subnormal numbers differ"
+    assert "subnormal" in found.sentence
+    assert found.telling
+
+
+@pytest.mark.parametrize("value", [1e-37, -1e-37])
+def test_row_4_a_normal_number_that_is_flushed_is_condemned(value: float) -> None:
+    truth = side("fp64", y=np.array([SUBNORMAL, value, SUBNORMAL]))
+    assert hold(side("a", y=np.zeros(3, np.float32)), truth, truth=truth).verdict == "disagree"
+
+
+# -- row 4: a rejection is looked at more closely --------------------------------------------------
+
+
+def checked(*scores: float, unchecked: int = 0) -> Operators:
+    """Operators by their error over their own bound, the least accurate first."""
+    worst = [
+        OperatorCheck(
+            node=f"n{k}", op=f"Op{k}", output=f"t{k}", error_rms=score, limit_rms=1.0, bound="b"
+        )
+        for k, score in enumerate(sorted(scores, reverse=True))
+    ]
+    names = [f"Loop (l{k})" for k in range(unchecked)]
+    return Operators(checked=len(worst), worst=worst, unchecked=names)
+
+
+def graph_off(steps: float) -> Side:
+    """The judged graph, evaluated in float64: so many steps from the reference."""
+    return side("graph", y=ONES + steps * EPS)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (41, "disagree")])
+@pytest.mark.parametrize("graph", [4.01, 41, 1e6])
+def test_row_4_the_graph_is_at_fault(steps: int, expected: str, graph: float) -> None:
+    for operators in (None, checked(0.5)):
+        confirmation = Confirmation(graph=graph_off(graph), operators=operators)
+        found = hold(side("a", y=off(steps)), confirmation=confirmation)
+        assert found.verdict == expected
+        assert evidence_of(found).graph_rms == pytest.approx(graph * EPS)
+        assert evidence_of(found).decided_by == "its graph, evaluated in float64"
+        assert "its graph is another function" in found.sentence
+
+
+def test_row_4_a_graph_that_is_not_finite_is_at_fault() -> None:
+    graph = side("graph", y=np.full(4, np.nan))
+    found = hold(
+        side("a", y=off(41)), confirmation=Confirmation(graph=graph, operators=checked(0.5))
+    )
+    assert found.verdict == "disagree"
+    assert evidence_of(found).decided_by == "its graph, evaluated in float64"
+    assert "not comparable" in found.sentence
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (41, "disagree")])
+def test_row_4_the_graph_is_not_at_fault_and_nothing_more_is_known(
+    steps: int, expected: str
+) -> None:
+    confirmation = Confirmation(graph=graph_off(4), missing="no operators here")
+    found = hold(side("a", y=off(steps)), confirmation=confirmation)
+    assert found.verdict == expected
+    assert evidence_of(found).graph_rms == pytest.approx(4 * EPS)
+    assert "its graph" not in found.sentence
+    assert "no operators here" in found.sentence
+
+
+@pytest.mark.parametrize("steps", [5, 40, 41, 100_000])
+def test_row_4_every_operator_is_within_its_bound(steps: int) -> None:
+    confirmation = Confirmation(graph=graph_off(0), operators=checked(0.25, 1.0, 0.5))
+    found = hold(side("a", y=off(steps)), confirmation=confirmation)
+    assert found.verdict == "agree"
+    assert evidence_of(found).decided_by == "operator by operator"
+    assert evidence_of(found).operators == confirmation.operators
+    assert found.tolerance == pytest.approx(4 * EPS), "the limit that it exceeded stays known"
+    assert "the least accurate is Op0 (n0), at 1 of its bound" in found.sentence
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (41, "disagree")])
+@pytest.mark.parametrize("score", [1.01, 12.0, np.inf])
+@pytest.mark.parametrize("unchecked", [0, 2])
+def test_row_4_an_operator_is_at_fault(
+    steps: int, expected: str, score: float, unchecked: int
+) -> None:
+    operators = checked(0.5, score, unchecked=unchecked)
+    confirmation = Confirmation(graph=graph_off(0), operators=operators)
+    found = hold(side("a", y=off(steps)), confirmation=confirmation)
+    assert found.verdict == expected
+    assert evidence_of(found).decided_by == "operator by operator"
+    assert "the operator at fault is Op0 (n0)" in found.sentence
+
+
+@pytest.mark.parametrize("steps", [5, 41, 100_000])
+def test_row_4_operators_that_could_not_be_checked(steps: int) -> None:
+    confirmation = Confirmation(graph=graph_off(0), operators=checked(0.5, unchecked=1))
+    found = hold(side("a", y=off(steps)), confirmation=confirmation)
+    assert found.verdict == "inconclusive"
+    assert "not checked: Loop (l0)" in found.sentence
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (41, "disagree")])
+def test_row_4_not_one_operator_was_checked(steps: int, expected: str) -> None:
+    confirmation = Confirmation(graph=graph_off(0), operators=checked(unchecked=2))
+    assert verdict(steps, confirmation=confirmation) == expected
+
+
+def test_row_4_a_closer_look_changes_no_agreement() -> None:
+    confirmation = Confirmation(graph=graph_off(1e6), operators=checked(50.0), missing="m")
+    assert hold(side("a", y=off(4)), confirmation=confirmation) == hold(side("a", y=off(4)))
+
+
+# -- row 5: narrower types -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("precision", "eps"), [("fp32", 2**-23), ("bf16", 2**-7), ("fp16", 2**-10)]
+)
+@pytest.mark.parametrize("terms", [1, 9])
+def test_row_5_rounding_is_reckoned_in_the_precision_of_the_case(
+    precision: str, eps: float, terms: int
+) -> None:
+    truth = but(TRUTH, terms={"outputs/y": terms})
+    factor = 4.0 * terms**0.5
+    for error, expected in ((0.75, "agree"), (1.25, "inconclusive"), (10.25, "disagree")):
+        value = (ONES * (1 + error * factor * eps)).astype(np.float32)
+        found = hold(side("a", y=value), truth, truth=truth, precision=precision)
+        assert found.tolerance == pytest.approx(factor * eps)
+        assert found.verdict == expected
+
+
+def test_row_5_steps_of_the_types_are_those_of_the_types() -> None:
+    types: dict[str, Any] = {
+        "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16,
+    }  # fmt: skip
+    assert {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in types.items()} == STEPS
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [(100, "agree"), (101, "inconclusive"), (1000, "inconclusive"), (1001, "disagree")],
+)
+@pytest.mark.parametrize("type_", ["float16", "int8"])
+def test_row_5_twice_the_rounding_to_the_declared_type(
+    steps: int, expected: str, type_: str
+) -> None:
+    narrow = side(type_, y=ONES + 50 * EPS)
+    found = hold(side("a", y=off(steps)), source=side("source", y=off(1)), narrow=narrow)
+    assert found.verdict == expected
+    assert evidence_of(found).narrow_rms == pytest.approx(50 * EPS)
+    assert evidence_of(found).decided_by == f"2x rounding to {type_}"
+
+
+def test_row_5_a_narrow_reference_that_overflows_is_no_measure() -> None:
+    narrow = side("float16", y=np.full(4, np.inf))
+    found = hold(side("a", y=off(5)), narrow=narrow)
+    assert found.verdict == "inconclusive"
+    assert evidence_of(found).narrow_rms is None
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_row_5_outputs_of_a_narrow_type_are_compared(dtype: Any) -> None:
+    step = float(ml_dtypes.finfo(dtype).eps)
+    precision = "fp16" if dtype == np.float16 else "bf16"
+    for steps, expected in ((4, "agree"), (5, "inconclusive"), (41, "disagree")):
+        value = (ONES + steps * step).astype(dtype)
+        assert hold(side("a", y=value), precision=precision).verdict == expected
+        assert hold(side("a", y=value), precision="fp32").verdict == "disagree"
+
+
+# -- without a float64 reference -------------------------------------------------------------------
+
+
+def test_no_reference_the_same_bits_agree() -> None:
+    a, b = (side(name, y=off(1), z=off(2)) for name in ("a", "b"))
+    found = hold(a, b, truth=None, no_reference="not asked")
+    assert (found.a, found.b, found.what, found.verdict) == ("a", "b", "outputs", "agree")
+    assert evidence_of(found).decided_by == "bitwise equal"
+    assert found.tolerance is None
+    assert [item.name for item in found.tensors] == ["outputs/y", "outputs/z"]
+
+
+@pytest.mark.parametrize("steps", [1, 1000])
+def test_no_reference_a_difference_is_inconclusive_with_the_reason(steps: int) -> None:
+    a, b = side("a", y=off(0), z=off(steps)), side("b", y=off(0), z=off(0))
+    found = hold(a, b, truth=None, no_reference="it took over 120 s")
+    assert found.verdict == "inconclusive"
+    assert found.sentence == (
+        f"a and b cannot be told apart in outputs/z by {steps * EPS:.2g} of its largest value: "
+        "without a float64 reference (it took over 120 s) nobody knows whether rounding explains it"
+    )
+    assert found.tensors[1].rms == pytest.approx(steps * EPS)
+
+
+def test_no_reference_the_largest_difference_is_named() -> None:
+    a, b = side("a", y=off(7), z=off(3)), side("b", y=off(0), z=off(0))
+    assert f"in outputs/y by {7 * EPS:.2g}" in hold(a, b, truth=None).sentence
+
+
+def test_no_reference_a_zero_of_the_other_sign_is_not_the_same_bits() -> None:
+    assert hold(side("a", y=[0.0]), side("b", y=[-0.0]), truth=None).verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8])
+def test_no_reference_integers_are_exact_all_the_same(dtype: type) -> None:
+    one, other = np.array([0, 1], dtype), np.array([0, 0], dtype)
+    assert hold(side("a", y=one), side("b", y=one.copy()), truth=None).verdict == "agree"
+    assert hold(side("a", y=one), side("b", y=other), truth=None).verdict == "disagree"
+
+
+def test_no_reference_equal_masks_are_no_difference() -> None:
+    masked = np.array([1, np.nan, np.inf, -np.inf], np.float32)
+    assert hold(side("a", y=masked), side("b", y=masked.copy()), truth=None).verdict == "agree"
+    other = masked.copy()
+    other[0] += np.float32(EPS)
+    assert hold(side("a", y=other), side("b", y=masked), truth=None).verdict == "inconclusive"
+
+
+# -- the pair --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("worse", ["y", "z"])
 def test_the_worst_tensor_decides(worse: str) -> None:
-    truth, exact = side("fp64", y=ONES, z=ONES), side("source", y=off(0), z=off(0))
-    a = side("a", y=off(20 if worse == "y" else 1), z=off(20 if worse == "z" else 1))
-    found = hold(a, truth, truth=truth, source=exact)
+    truth = side("fp64", y=ONES, z=ONES)
+    a = side("a", **{name: off(20 if name == worse else 1) for name in ("y", "z")})
+    found = hold(a, truth, truth=truth)
     assert found.verdict == "inconclusive"
-    assert found.evidence is not None
-    assert found.evidence.tensor == f"outputs/{worse}"
+    assert evidence_of(found).tensor == f"outputs/{worse}"
     assert [item.name for item in found.tensors] == ["outputs/y", "outputs/z"]
     assert (found.a, found.b, found.what) == ("a", "fp64", "outputs")
+
+
+def test_the_worst_tensor_is_that_of_the_largest_error_over_its_own_limit() -> None:
+    truth = side("fp64", y=ONES, z=1000 * ONES)
+    found = hold(side("a", y=off(3), z=1000 * off(1)), truth, truth=truth)
+    assert evidence_of(found).tensor == "outputs/y"
 
 
 def test_a_disagreement_is_worse_than_what_cannot_be_told() -> None:
@@ -358,26 +891,18 @@ def test_a_disagreement_is_worse_than_what_cannot_be_told() -> None:
     b = side("b", y=overflow, z=off(0))
     found = hold(side("a", y=overflow, z=off(50)), b, truth=side("fp64", y=ONES, z=ONES))
     assert found.verdict == "disagree"
-    assert found.evidence is not None
-    assert found.evidence.tensor == "outputs/z"
+    assert evidence_of(found).tensor == "outputs/z"
 
 
-def test_sentences() -> None:
-    exact = side("source", y=off(0))
-    assert hold(side("a", y=off(1)), source=exact).sentence == (
-        "a agrees with fp64 in outputs/y; nearest to its limit: outputs/y, its RMS error "
-        "to float64 is 1.2e-07, limit 4.8e-07 (rounding of the result)"
-    )
-    assert hold(side("a", y=off(8)), source=exact).sentence == (
-        "a is off fp64 in outputs/y: its RMS error to float64 is 9.5e-07, above the limit 4.8e-07 "
-        "(rounding of the result) but not 10 times it"
-    )
-    assert hold(side("a", y=off(80)), source=exact).sentence == (
-        "a is not the same as fp64 in outputs/y: its RMS error to float64 is 9.5e-06, limit "
-        "4.8e-07 (rounding of the result)"
-    )
-    two = [side(name, y=off(0), z=off(0)) for name in ("a", "fp64")]
-    assert "agrees with fp64 in all 2 outputs" in hold(*two, truth=two[1]).sentence
+def test_only_the_kind_that_is_asked_for_is_compared() -> None:
+    tensors = {"loss/0": off(0), "gradients/0/w": off(1000)}
+    a = but(side("a"), tensors=tensors)
+    truth = but(side("fp64"), tensors={name: ONES for name in tensors})
+    found = {
+        what: judge(a, truth, Evidences(reference=truth), what).verdict
+        for what in ("loss", "gradients", "trajectory")
+    }
+    assert found == {"loss": "agree", "gradients": "disagree", "trajectory": "inconclusive"}
 
 
 def with_taps(label: str, dtype: type, **steps: float) -> Side:
@@ -401,22 +926,20 @@ def with_taps(label: str, dtype: type, **steps: float) -> Side:
 )
 def test_the_first_tap_that_departs_is_named(steps: dict[str, float], named: str) -> None:
     truth = with_taps("fp64", np.float64, early=0, middle=0, late=0)
-    source = side("source", y=off(0))
-    found = hold(with_taps("a", np.float32, **steps), truth, truth=truth, source=source)
+    found = hold(with_taps("a", np.float32, **steps), truth, truth=truth)
     assert found.verdict == "disagree"
     assert found.sentence.endswith(f"; the first tensor that departs is {named}")
 
 
 def test_without_a_tap_that_departs_none_is_named() -> None:
     truth = with_taps("fp64", np.float64, early=0)
-    source = side("source", y=off(0))
     for steps in ({"early": 4}, {}):
-        found = hold(with_taps("a", np.float32, **steps), truth, truth=truth, source=source)
+        found = hold(with_taps("a", np.float32, **steps), truth, truth=truth)
         assert found.verdict == "disagree"
         assert "departs" not in found.sentence
 
 
-# -- properties --------------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------------
 
 VALUES = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.floats(-1e3, -1e-3)), min_size=4, max_size=4
@@ -425,7 +948,7 @@ ERRORS = st.lists(st.integers(-300, 300), min_size=4, max_size=4)
 
 
 @given(VALUES, ERRORS, ERRORS, st.floats(0, 1e-3), st.integers(-40, 40), st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_scaling_everything_by_a_power_of_two_changes_no_verdict(
     values: list[float], of_a: list[int], of_source: list[int], spread: float, power: int, own: bool
 ) -> None:
@@ -434,12 +957,12 @@ def test_scaling_everything_by_a_power_of_two_changes_no_verdict(
             exact = np.array(values) * (1 + np.array(errors) * EPS)
             return exact.astype(np.float32) * np.float32(factor)
 
-        truth = side("fp64", y=np.array(values) * factor)
-        source = side("source", spread=spread * factor, y=single(of_source))
-        evidence = None if own else source
+        truth = but(side("fp64", y=np.array(values) * factor), terms={"outputs/y": 9})
+        source = but(side("source", y=single(of_source)), spread={"outputs/y": spread * factor})
         return hold(
-            side("a", y=single(of_a)), source, truth=truth, source=evidence, spread=source, terms=9
-        )
+            side("a", y=single(of_a)), source, truth=truth, spread=source,
+            source=None if own else source,
+        )  # fmt: skip
 
     plain, scaled = found(1.0), found(2.0**power)
     assert scaled.verdict == plain.verdict
@@ -453,135 +976,32 @@ def test_a_larger_error_never_gets_a_milder_verdict(steps: list[int], source: in
     assert severities == sorted(severities)
 
 
-# -- lower precisions ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("precision", "eps"), [("fp32", 2**-23), ("bf16", 2**-7), ("fp16", 2**-10)]
-)
-@pytest.mark.parametrize(("own", "factor"), [(False, 4.0), (True, 4.0 * 3.0)])
-def test_rounding_is_reckoned_in_the_precision_of_the_case(
-    precision: str, eps: float, own: bool, factor: float
+@given(st.integers(0, 1000), st.integers(0, 60), st.integers(0, 60), st.integers(0, 60))
+def test_more_evidence_never_makes_a_verdict_harder(
+    steps: int, source: int, spread: int, narrow: int
 ) -> None:
-    exact = side("source", y=off(0))
-    evidences = Evidences(
-        reference=TRUTH, source=None if own else exact, spread=None, terms=9, precision=precision
-    )
-    for error, expected in ((0.75, "agree"), (1.25, "inconclusive"), (10.25, "disagree")):
-        value = (ONES * (1 + error * factor * eps)).astype(np.float32)
-        found = judge(side("a", y=value), TRUTH, evidences, "outputs")
-        assert found.tolerance == pytest.approx(factor * eps)
-        assert found.verdict == expected
+    """Every candidate can only raise the limit."""
+    evidence: dict[str, Any] = {
+        "source": side("source", y=off(source)),
+        "spread": spreading(spread),
+        "narrow": side("float16", y=ONES + narrow * EPS),
+    }
+    plain = SEVERITY[verdict(steps)]
+    alone = [SEVERITY[verdict(steps, **{name: of})] for name, of in evidence.items()]
+    assert max(alone) <= plain
+    assert SEVERITY[verdict(steps, **evidence)] == min(alone)
 
 
-# -- without a float64 reference -----------------------------------------------------------------
-
-
-def alone(a: Side, b: Side) -> Agreement:
-    return judge_alone(a, b, "outputs")
-
-
-def test_alone_the_same_bits_agree() -> None:
-    found = alone(side("a", y=off(1), z=off(2)), side("b", y=off(1), z=off(2)))
-    assert (found.a, found.b, found.what, found.verdict) == ("a", "b", "outputs", "agree")
-    assert found.sentence == "a and b are bitwise equal in all 2 outputs"
-    assert (found.evidence, found.tolerance) == (None, None)
-    assert [item.name for item in found.tensors] == ["outputs/y", "outputs/z"]
-
-
-@pytest.mark.parametrize("steps", [1, 1000])
-def test_alone_a_difference_is_shown_and_nobody_knows_what_it_means(steps: int) -> None:
-    found = alone(side("a", y=off(0), z=off(steps)), side("b", y=off(0), z=off(0)))
-    assert found.verdict == "inconclusive"
-    assert found.sentence == (
-        f"a is off b in outputs/z by {steps * EPS:.2g} of its largest value; without a float64 "
-        "reference nobody knows whether rounding explains it"
-    )
-    assert found.tensors[1].rms == pytest.approx(steps * EPS)
-
-
-def test_alone_the_largest_difference_is_named() -> None:
-    found = alone(side("a", y=off(7), z=off(3)), side("b", y=off(0), z=off(0)))
-    assert f"in outputs/y by {7 * EPS:.2g}" in found.sentence
-
-
-def test_alone_a_zero_of_the_other_sign_is_not_the_same_bits() -> None:
-    assert alone(side("a", y=[0.0]), side("b", y=[-0.0])).verdict == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("value", "problem"),
-    [
-        (np.ones(3, np.float32), "shape (3,)"),
-        (np.zeros((0, 4), np.float32), "shape (0, 4)"),
-        (np.ones(4, np.int32), "dtype int32"),
-        (np.array([1, np.nan, 1, 1], np.float32), "NaN masks differ at 1 of 4"),
-        (np.array([1, 1, -np.inf, 1], np.float32), "-Inf masks differ at 1 of 4"),
-        (np.full(4, np.nan, np.float32), "NaN masks differ at 4 of 4"),
-    ],
-)
-def test_alone_another_shape_kind_or_mask_is_a_difference(value: Array, problem: str) -> None:
-    for a, b in ((value, off(0)), (off(0), value)):
-        found = alone(side("a", x=off(0), y=a), side("b", x=off(0), y=b))
-        assert found.verdict == "disagree"
-        assert "a and b differ in outputs/y: " in found.sentence
-    found = alone(side("a", y=value), side("b", y=off(0)))
-    assert problem in found.sentence
-
-
-def test_alone_a_shape_that_differs_is_seen_behind_one_without_elements() -> None:
-    """Nothing can be said of no elements; of the tensor after it there can."""
-    nothing = np.zeros((0, 3), np.float32)
-    bad = np.array([1, np.nan, 1, 1], np.float32)
-    found = alone(side("a", y=nothing, z=bad), side("b", y=nothing, z=off(0)))
-    assert found.verdict == "disagree"
-    assert "outputs/z" in found.sentence
-
-
-def test_alone_no_elements_are_no_difference() -> None:
-    nothing = np.zeros((0, 3), np.float32)
-    assert alone(side("a", y=nothing), side("b", y=nothing)).verdict != "disagree"
-    found = alone(side("a", y=nothing, z=off(1)), side("b", y=nothing, z=off(1)))
-    assert found.verdict == "agree", "the same shape and the same bits"
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_alone_what_is_not_finite_anywhere_is_the_same_where_it_is_alike(value: float) -> None:
-    whole = np.full(4, value, np.float32)
-    found = alone(side("a", y=whole), side("b", y=whole.copy()))
-    assert found.verdict == "agree"
-
-
-def test_alone_equal_masks_are_no_difference() -> None:
-    masked = np.array([1, np.nan, np.inf, -np.inf], np.float32)
-    assert alone(side("a", y=masked), side("b", y=masked.copy())).verdict == "agree"
-    other = masked.copy()
-    other[0] += np.float32(EPS)
-    assert alone(side("a", y=other), side("b", y=masked)).verdict == "inconclusive"
-
-
-@pytest.mark.parametrize("what", ["parameters", "inputs"])
-def test_alone_other_parameters_or_inputs(what: str) -> None:
-    found = alone(side("a", digests=SAME | {what: "other"}, y=off(0)), side("b", y=off(0)))
-    assert found.verdict == "inconclusive"
-    assert f"the {what} of a and b are not the same" in found.sentence
-
-
-def test_alone_a_missing_tensor_is_a_difference() -> None:
-    """As in row 2: a graph that lost an output is not the same graph."""
-    found = alone(side("a", y=off(0)), side("b", y=off(0), z=off(0)))
-    assert found.sentence == "a has no outputs/z, which b has"
-    assert found.verdict == "disagree"
-
-
-def test_alone_nothing_of_the_kind_is_not_called_missing() -> None:
-    found = judge_alone(side("a", y=off(0)), side("b", y=off(0)), "gradients")
-    assert (found.verdict, found.sentence) == ("inconclusive", "no gradients to compare")
-
-
-@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.bool_, np.uint8])
-def test_alone_whole_numbers_are_compared_too(dtype: type) -> None:
-    one: Array = np.array([0, 1], dtype)
-    other: Array = np.array([0, 0], dtype)
-    assert alone(side("a", y=one), side("b", y=one.copy())).verdict == "agree"
-    assert alone(side("a", y=one), side("b", y=other)).verdict == "inconclusive"
+@given(st.integers(0, 1000), st.lists(st.floats(0, 3), min_size=1, max_size=4), st.integers(0, 2))
+def test_operators_acquit_or_change_nothing(
+    steps: int, scores: list[float], unchecked: int
+) -> None:
+    """A closer look never condemns, and never acquits one whose operator is at fault."""
+    operators = checked(*scores, unchecked=unchecked)
+    before = verdict(steps)
+    after = verdict(steps, confirmation=Confirmation(graph=graph_off(0), operators=operators))
+    assert SEVERITY[after] <= SEVERITY[before]
+    if max(scores) > 1:
+        assert after == before
+    elif unchecked == 0:
+        assert after == "agree"

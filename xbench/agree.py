@@ -295,7 +295,7 @@ class Verdicts:
         missing = [case for case in wanted if case.key not in self.sides]
         if missing or a is None or b is None:
             why = self.absent.get(missing[0].key, "")
-            sentence = f"{missing[0].label} could not be computed, so nothing was compared"
+            sentence = f"{missing[0].title} could not be computed, so nothing was compared"
             return inconclusive(pair.a.key, pair.b.key, what, f"{sentence}{why and ': '}{why}")
         source = self.sides[pair.source.key] if pair.source is not None else None
         own = pair.own
@@ -328,7 +328,7 @@ def side_of(case: Case, report: Report, repeat: Report | None = None, random: st
         unsteady[name] = max(unsteady.get(name, 0.0), np.inf if distance is None else distance)
     return Side(
         key=case.key,
-        label=case.label,
+        label=case.title,
         tensors=tensors,
         digests=report.digests,
         spread=report.spread,

@@ -22,6 +22,8 @@ from xbench.verdict import NOTHING, Confirmation, Side
 
 CONFIRM_S = 6.0
 """Rough seconds per closer look, to scale the progress bar."""
+EXPECTED_S = 300.0
+"""What float64 may take for the operators of a graph; those that remain are not checked."""
 MakeJob = Callable[..., Job]
 """``(kind, case, **fields)``: a job on a case with its inputs, in a folder of its own."""
 
@@ -134,7 +136,13 @@ class Confirmer:
             return segments
         source = segments.facts["source"]
         expected = self.launcher.run(
-            self.job("expected", in_double(case), graph=source, against=segments.folder)
+            self.job(
+                "expected",
+                in_double(case),
+                graph=source,
+                against=segments.folder,
+                deadline_s=EXPECTED_S,
+            )
         )
         if not expected.ok:
             return expected

@@ -59,7 +59,7 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-CHUNK = 1 << 15
+CHUNK = 1 << 17
 """Elements looked at together: small enough for every temporary to stay in the cache."""
 REL_FLOOR = 1e-3
 """Of the reference's RMS: smaller reference values count as that much in ``max_rel``."""

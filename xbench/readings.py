@@ -94,9 +94,12 @@ class Pair:
 
     def differing(self) -> Array:
         """Which elements have different values."""
-        if self.floats and (self.x.dtype != self.y.dtype or self.x.dtype.name not in ulps.NUMPY):
-            return np.not_equal(self.vx, self.vy)
-        return np.asarray(self.x != self.y)
+        x, y = self.x, self.y
+        if self.floats and (x.dtype != y.dtype or x.dtype.name not in ulps.NUMPY):
+            x, y = self.vx, self.vy
+        elif x.dtype != y.dtype:
+            x, y = x.astype(self.wide), y.astype(self.wide)
+        return np.asarray(x != y)
 
     def same_bits(self) -> bool:
         """Whether dtype and bit patterns are the same."""
@@ -429,7 +432,7 @@ def _subnormal(pair: Pair, differing: Array) -> bool:
     if pair.peak >= 2 * limit:
         return False
     return all(
-        bool((np.abs(side[differing].astype(narrow).astype(np.float64)) < limit).all())
+        bool((np.abs(ulps.rounded(side[differing], narrow).astype(np.float64)) < limit).all())
         for side in (pair.x, pair.y)
     )
 

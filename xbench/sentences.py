@@ -125,7 +125,7 @@ def least(evidence: Evidence) -> str:
 
 def at_fault(evidence: Evidence) -> str:
     """What a rejection was traced to."""
-    if evidence.decided_by.startswith("its graph"):
+    if evidence.decided_by == "its graph, evaluated in float64":
         apart = "not comparable" if evidence.graph_rms is None else f"{evidence.graph_rms:.2g} off"
         return f"; its graph is another function: evaluated in float64 it is {apart}"
     operators = evidence.operators

@@ -201,13 +201,22 @@ class Case(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False, gc=Fa
 
     @property
     def label(self) -> str:
-        """What a table calls the case: engine, source, device and precision where not fp32."""
-        engine = self.engine if self.source is None else f"{self.engine}({self.source})"
+        """What a table calls the case: engine, source, device and precision where not fp32.
+
+        The source of a user's file is the name of the file.
+        """
+        source = self.model if self.source == FILE else self.source
+        engine = self.engine if source is None else f"{self.engine}({source})"
         # An engine may be called by the precision that it is for.
         told = self.precision == "fp32" or PRECISIONS[self.precision] == self.engine
         precision = "" if told else f" {self.precision}"
         arm = f" {self.arm}" if self.arm else ""
         return f"{engine} {self.device}{precision}{arm}"
+
+    @property
+    def title(self) -> str:
+        """The label, and the options: what a sentence calls the case."""
+        return ", ".join([self.label, *(f"{key}={value}" for key, value in self.options.items())])
 
     @property
     def key(self) -> str:

@@ -59,7 +59,7 @@ def farthest(x: Array, y: Array) -> int:
     if narrow.itemsize == 1:
         return int(np.abs(_ranks(x, narrow) - _ranks(y, narrow)).max())
     bits = f"i{narrow.itemsize}"
-    one, other = (values.astype(narrow, copy=False).view(bits) for values in (x, y))
+    one, other = (rounded(values, narrow).view(bits) for values in (x, y))
     across = 0
     signs = np.bitwise_xor(one, other)
     if int(signs.min()) < 0:
@@ -74,12 +74,22 @@ def farthest(x: Array, y: Array) -> int:
     return max(across, int(steps.max()), -int(steps.min()))
 
 
+def rounded(values: Array, narrow: np.dtype[Any]) -> Array:
+    """``values`` in ``narrow``; by way of float32, exact, where no cast leads from type to type."""
+    if values.dtype == narrow:
+        return values
+    if values.dtype.name not in NUMPY:
+        values = values.astype(np.float32)
+    return values.astype(narrow)
+
+
 def _ranks(values: Array, narrow: np.dtype[Any]) -> Array:
     """Ordered integers of ``values`` in a type of 8 bits or fewer; they are rounded to it."""
     table, beyond = _table(narrow)
-    ranks = table[values.astype(narrow, copy=False).view(np.uint8)]
+    here = rounded(values, narrow)
+    ranks = table[here.view(np.uint8)]
     if values.dtype != narrow:
-        lost = ~np.isfinite(values.astype(narrow).astype(np.float32))
+        lost = ~np.isfinite(here.astype(np.float32))
         if lost.any():
             ranks = np.where(lost, np.sign(values.astype(np.float64)) * beyond, ranks)
     return ranks

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from xbench import environment, registry
+from xbench import bench, environment, registry
 from xbench.errors import EngineError
 from xbench.jobs import REPORT, STATES, TENSORS, Job, Report
 from xbench.spec import FILE, ModelSpec, file_spec
@@ -132,6 +132,9 @@ def observe(job: Job) -> Report:
 
     runner, work = runner_of(job), work_of(job)
     runner.load(work)
+    runner.deadline_s = job.deadline_s
+    if job.against is not None:
+        runner.force(Path(job.against))
     folder = Path(job.folder)
     if job.makes_states:
         states = observing.trained_states(runner, work)
@@ -167,6 +170,7 @@ def observe(job: Job) -> Report:
         spread_ulps=observing.ULPS,
         terms=runner.terms(),
         remarks=runner.remarks(),
+        facts=runner.facts(),
         digests=digests(work),
     )
 
@@ -242,7 +246,13 @@ def expected(job: Job) -> Report:
     assert job.graph is not None
     assert job.against is not None
     folder = Path(job.against)
-    expecting.from_files(Path(job.graph), folder / OPTIMISED, folder / FEEDS, folder)
+    begin = bench.now()
+
+    def tick() -> None:
+        if job.deadline_s is not None and bench.now() - begin > job.deadline_s:
+            raise EngineError(f"float64 took longer than {job.deadline_s:g} s")
+
+    expecting.from_files(Path(job.graph), folder / OPTIMISED, folder / FEEDS, folder, tick=tick)
     return Report()
 
 

@@ -446,7 +446,7 @@ def nudged_between(value: Value, dtype: np.dtype[Any], draw: int, name: str, ulp
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     exact = value.numpy()
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         held = exact.astype(dtype)
-    step = draws.perturb(held, seed=draw, name=name, ulps=ulps).astype(np.float64) - held
+        step = draws.perturb(held, seed=draw, name=name, ulps=ulps).astype(np.float64) - held
     return torch.from_numpy(np.where(np.isfinite(step), exact + step, exact))

@@ -97,13 +97,16 @@ def outputs(
     bound = bindings(schema, types)
     found = []
     for index in range(count):
-        formal = schema.outputs[min(index, len(schema.outputs) - 1)].type_str
-        element = named(formal) or bound.get(formal, 0)
+        formal = schema.outputs[min(index, len(schema.outputs) - 1)]
+        element = bound.get(formal.type_str, 0)
+        if len(formal.types) == 1:
+            element = named(next(iter(formal.types)))
         if not index and asked:
             element = asked
         if not element:
-            default = TensorProto.FLOAT if schema.domain == "" else 0
-            element = int(attributes.get("stash_type", 0)) or likely or default
+            defaults = (schema.attributes[name] for name in ASKED if name in schema.attributes)
+            usual = 0 if index else next((int(item.default_value.i) for item in defaults), 0)
+            element = usual or int(attributes.get("stash_type", 0)) or likely or TensorProto.FLOAT
         found.append(element)
     return tuple(found)
 

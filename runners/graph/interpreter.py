@@ -30,6 +30,7 @@ for _table in (
     importlib.import_module(f"xbench.runners.graph.{_table}")
 
 Visit = Callable[[NodeProto, Node, Sequence[Value], Sequence[Value]], None]
+Choosing = Callable[[str, Node, Sequence[Value], Sequence[Value]], None]
 
 RANDOM = {
     "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial",
@@ -104,6 +105,7 @@ class Asked:
 
     constants: Mapping[str, Value]
     rounded: bool = False
+    narrow: int = 0
     forced: Mapping[str, list[Tensor]] = field(default_factory=dict)
     visit: Visit | None = None
     taken: dict[str, int] = field(default_factory=dict)
@@ -126,6 +128,8 @@ class Interpreter:
         }
         self.tick: Callable[[], None] = nothing
         """Called before every node: may raise to end the run."""
+        self.choosing: Choosing | None = None
+        """Called with every ArgMax, ArgMin and TopK, by its index output, before it is forced."""
         self.not_in_double: list[str] = []
         """Nodes that were not evaluated in ``dtype``, and how they were instead."""
         self.clamped: list[str] = []
@@ -277,6 +281,7 @@ class Interpreter:
         given: Mapping[str, Any] | None = None,
         constants: Mapping[str, Value] | None = None,
         rounded: bool = False,
+        narrow: int = 0,
         forced: Mapping[str, list[Tensor]] | None = None,
         visit: Visit | None = None,
     ) -> dict[str, Value]:
@@ -285,7 +290,8 @@ class Interpreter:
         Only nodes that these need are run, and values are dropped after their last use. ``given``
         values stand in for what nodes would compute. ``constants`` replace parameters of the same
         name, at any depth. With ``rounded``, the float outputs of every node are rounded to their
-        declared type, beyond its largest number to that number (named in ``clamped``). ``forced``
+        declared type, beyond its largest number to that number (named in ``clamped``); ``narrow``
+        rounds them to that element type instead, whatever they are declared in. ``forced``
         maps the index output of an ArgMax, ArgMin or TopK to what it shall return, execution by
         execution. ``visit`` sees every node of the main graph with its inputs and outputs.
 
@@ -304,7 +310,7 @@ class Interpreter:
                 f"a graph with random nodes has no float64 reference: {', '.join(random)}"
             )
         self.not_in_double, self.clamped, self.exceeding, self.inside = [], [], "", 0
-        self.asked = Asked(constants or {}, rounded, forced or {}, visit)
+        self.asked = Asked(constants or {}, rounded, narrow, forced or {}, visit)
         values = {**plan.constants}
         values |= {name: value for name, value in self.asked.constants.items() if name in values}
         values |= {name: decode.value_of(value, self.dtype) for name, value in feeds.items()}
@@ -470,7 +476,7 @@ class Interpreter:
                 f"{step.node.op} gave {len(found)} outputs to node {step.label!r} with {len(names)}"
             )
         outputs = list(found[: len(names)])
-        if step.node.op in INDICES and self.asked.forced:
+        if step.node.op in INDICES and not step.node.domain:
             outputs = self.forced(step, outputs, inputs)
         for index, (name, value) in enumerate(zip(names, outputs, strict=False)):
             if not isinstance(value, Tensor) or not value.is_floating_point():
@@ -481,12 +487,13 @@ class Interpreter:
             element = plan.types.get(name, 0)
             if element == TensorProto.FLOAT16 and not self.exceeding:
                 self.exceeding = beyond(name, value)
-            if self.asked.rounded and element:
-                outputs[index] = self.rounded(name, value, element)
+            asked = self.asked.narrow or (element if self.asked.rounded else 0)
+            if asked:
+                outputs[index] = self.rounded(name, value, asked)
         return outputs
 
     def rounded(self, name: str, value: Tensor, element: int) -> Tensor:
-        """A float output in its declared type."""
+        """A float output in an element type."""
         held = decode.round_to(value, element)
         if element in decode.FLOATS and element != TensorProto.DOUBLE:
             limit = decode.limit_of(element)
@@ -502,6 +509,8 @@ class Interpreter:
             return outputs
         name = step.proto.output[place]
         computed = outputs[place]
+        if name and self.choosing is not None:
+            self.choosing(name, step.node, inputs, outputs)
         if name not in self.asked.forced or not isinstance(computed, Tensor):
             return outputs
         turn = self.asked.taken.get(name, 0)
@@ -518,6 +527,10 @@ class Interpreter:
         if step.node.op == "TopK" and isinstance(data, Tensor):
             outputs[0] = data.gather(int(step.node.get("axis", -1)), chosen.to(torch.int64))
         return outputs
+
+    def depth(self, name: str) -> int:
+        """How many nodes of the main graph a tensor needs."""
+        return len(needed(self.main.steps, (name,), ()))
 
     def note(self, step: Step, how: str) -> None:
         """Name a node that was not evaluated in ``dtype``, once."""

@@ -17,9 +17,12 @@ import msgspec
 import onnx
 from onnx import TensorProto, shape_inference
 
-FLOATS = frozenset(
-    {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.BFLOAT16}
-)
+WIDER = {
+    (TensorProto.FLOAT16, TensorProto.FLOAT),
+    (TensorProto.BFLOAT16, TensorProto.FLOAT),
+    (TensorProto.FLOAT, TensorProto.DOUBLE),
+}
+"""Types of the original and what ONNX Runtime may hold their values in: less would lose digits."""
 NCHWC = "com.microsoft.nchwc"
 """The domain of kernels whose channels come in blocks."""
 CAST = "InsertedPrecisionFreeCast_"
@@ -351,7 +354,7 @@ class Ports:
         if not (here.tensor and there.tensor):
             return False
         both_known = bool(here.dtype and there.dtype)
-        widened = cast and here.dtype in FLOATS and there.dtype in FLOATS
+        widened = cast and (there.dtype, here.dtype) in WIDER
         if both_known and here.dtype != there.dtype and not widened:
             return False
         if here.shape is None or there.shape is None:

@@ -115,7 +115,7 @@ def transposed_convolution(a: Attributes, given: Shapes, made: Shapes) -> int:
         -(-length // (stride // math.gcd(stride, dilation)))
         for length, stride, dilation in zip(kernel, strides, dilations, strict=True)
     ]
-    return given[1][0] // int(a.get("group", 1)) * math.prod(taps) + has(given, 2)
+    return int(given[1][0] // int(a.get("group", 1)) * math.prod(taps) + has(given, 2))
 
 
 def deformable(a: Attributes, given: Shapes, made: Shapes) -> int:
@@ -168,7 +168,7 @@ def last(a: Attributes, given: Shapes, made: Shapes) -> int:
 
 def group_norm(a: Attributes, given: Shapes, made: Shapes) -> int:
     """The channels of a group and their space; ONNX Runtime's has its channels at any place."""
-    groups = int(a.get("num_groups", a.get("groups", 1)))
+    groups = int(a.get("num_groups") or a.get("groups") or 1)
     return math.prod(given[0][1:]) // max(1, groups)
 
 
