@@ -4,9 +4,9 @@
 
 Two float32 tensors of rows of 1,000 elements that differ by rounding, so that all three say they
 agree. Ours alternates with ``numpy.testing.assert_allclose``, then with Polygraphy's
-``CompareFunc.simple``, which takes at most three rounds; medians over rounds. Peak memory is that of a fresh
-process that holds only the arrays. Claims: at most half of numpy's time, a fifth of Polygraphy's,
-and less than 200 MB on top of the arrays.
+``CompareFunc.simple``, which takes at most three rounds; medians over rounds. Peak memory is that
+of a fresh process that holds only the arrays. Claims: at most half of numpy's time, a fifth of
+Polygraphy's, and less than 200 MB on top of the arrays.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def ratio(
     ):
         shown = " ".join(f"{value:.3f}" for value in values)
         print(f"{label}: {median:.3f} s, {median / a.size * 1e9:.2f} ns an element ({shown})")
-    return medians[0] / medians[1]
+    return float(medians[0] / medians[1])
 
 
 def extra_bytes(elements: int) -> int:

@@ -252,9 +252,13 @@ def agreements(
 def agreement_table(screen: Screen, rows: Sequence[Agreement], names: Names) -> None:
     """One row per agreement; below it every sentence that says more than its row."""
     screen.table(agreement_columns(rows, names))
+    told: set[tuple[str, str]] = set()
     for row in rows:
-        if not row.telling:
+        # Against another side the same is often said again.
+        same = row.a, row.sentence.replace(names.get(row.b, row.b), "")
+        if not row.telling or same in told:
             continue
+        told.add(same)
         judged = names.get(row.a, row.a)
         # Most sentences begin with the case themselves.
         who = "" if row.sentence.startswith(judged) else f"{judged} against "

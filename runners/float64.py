@@ -34,8 +34,13 @@ ENGINES = {
 }
 
 NARROW = "narrow"
-"""The option that rounds every tensor to a type: ``float16`` or ``bfloat16``."""
-TYPES = {"float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}
+"""The option that rounds every tensor to a type."""
+TYPES = {
+    "float16": TensorProto.FLOAT16,
+    "bfloat16": TensorProto.BFLOAT16,
+    "int8": TensorProto.INT8,
+    "int4": TensorProto.INT4,
+}
 DRAWS = 2
 """How many moved sets of parameters say how far apart the values of a choice may be."""
 CONTROL: dict[str, tuple[int, ...] | None] = {
@@ -127,6 +132,9 @@ class Float64Runner(Runner):
         found: dict[str, Value] = {}
         for spec in self.work.spec.inputs(self.work.config):
             array = self.work.batches[batch][spec.name]
+            if array.dtype.kind == "f" and array.dtype != np.dtype(spec.dtype):
+                # Files that are held against each other are fed the same, each in its own type.
+                array = array.astype(spec.dtype)
             if self.work.case.source == "tf":
                 array = spec.to_tf(array)
             found[spec.name] = decode.value_of(array, torch.float64)
@@ -160,6 +168,9 @@ class Float64Runner(Runner):
         names = [spec.name for spec in self.work.spec.outputs(self.work.config)]
         interpreter = self.interpreter
         interpreter.choosing = None if forced is None else forced.see
+        # Only the latest evaluation is judged.
+        for seen in () if forced is None else forced.seen.values():
+            seen.clear()
         values = self.in_type(moved)
         feeds = self.feeds(batch)
         try:

@@ -76,15 +76,22 @@ def trains(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
 def narrow_type(model: onnx.ModelProto) -> str:
     """The type that a file is declared in where that is narrower than float32; else empty.
 
-    ``int8`` where values are quantised, whichever integer type they are held in; a float type
-    where most of the parameters are in it.
+    ``int8`` where values are quantised, whichever integer type they are held in, or ``int4`` where
+    some are so narrow; a float type where most of the parameters are in it.
     """
     sizes: Counter[int] = Counter()
-    for graph in graphs(model.graph):
-        if any(QUANTISED.match(node.op_type) for node in graph.node):
-            return "int8"
     for tensor in tensors(model.graph):
         sizes[tensor.data_type] += math.prod(tensor.dims)
+    quantised = [
+        node
+        for graph in graphs(model.graph)
+        for node in graph.node
+        if QUANTISED.match(node.op_type)
+    ]
+    if quantised:
+        bits = [item.i for node in quantised for item in node.attribute if item.name == "bits"]
+        four = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4} & sizes.keys()
+        return "int4" if four or min(bits, default=8) <= 4 else "int8"
     for value in model.graph.input:
         # A graph without parameters is in the type of its inputs.
         sizes[value.type.tensor_type.elem_type] += 1

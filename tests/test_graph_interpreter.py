@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -16,11 +17,13 @@ import torch
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 from torch import Tensor
 
+from xbench import tensors
 from xbench.errors import EngineError, Unavailable, Unsupported
 from xbench.runners import float64
 from xbench.runners.base import Work
-from xbench.runners.graph import decode
+from xbench.runners.graph import decode, ties
 from xbench.runners.graph import interpreter as interpreting
+from xbench.runners.graph.choices import Choice
 from xbench.runners.graph.interpreter import Interpreter
 from xbench.runners.graph.node import OPERATORS, Node, NotInDouble, Value
 from xbench.runners.graph.terms import terms
@@ -189,6 +192,18 @@ def test_only_what_is_needed_is_run() -> None:
         runs.run({"x": f32(1)}, ["tt"])
     with pytest.raises(EngineError, match="input 'x' is not given"):
         runs.run({})
+
+
+def test_a_given_output_stays_where_the_other_of_its_node_is_computed() -> None:
+    made = model(
+        [node("Split", ["x"], ["a", "b"], num_outputs=2), node("Add", ["a", "b"], ["y"])],
+        ["x"],
+        ["y"],
+    )
+    given = {"a": np.array([10.0], np.float32)}
+    found = Interpreter(made).run({"x": np.array([1, 2], np.float32)}, ["a", "y"], given=given)
+    assert array(found["a"]) == 10
+    assert array(found["y"]) == 12
 
 
 def test_values_go_after_their_last_use() -> None:
@@ -524,6 +539,18 @@ def test_narrow_rounds_whatever_a_tensor_is_declared_in() -> None:
     np.testing.assert_array_equal(found, np.exp(x.astype(float)).astype(np.float16).astype(float))
 
 
+def test_within_an_operator_nothing_is_narrowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = f32(4, 6)
+    made = model(
+        [node("LayerNormalization", ["x", "w"], ["y"])], ["x"], ["y"], {"w": np.ones(6, np.float32)}
+    )
+    by_table = array(Interpreter(made).run({"x": x}, narrow=HALF)["y"])
+    monkeypatch.delitem(OPERATORS, ("", "LayerNormalization"))
+    np.testing.assert_array_equal(
+        array(Interpreter(made).run({"x": x}, narrow=HALF)["y"]), by_table
+    )
+
+
 # K
 
 
@@ -774,3 +801,36 @@ def test_the_reference_is_on_the_cpu_and_has_no_parameters_of_its_own(resized: P
 
 def test_no_random_operator_is_in_a_table() -> None:
     assert not {name for _, name in OPERATORS} & interpreting.RANDOM
+
+
+def test_forced_choices_are_judged_as_ties_or_faults(tmp_path: Path) -> None:
+    x = np.array([[1.0, 1.0 + 2.0**-23, 0.5]], np.float32)
+    made = model(
+        [
+            node("Mul", ["x", "w"], ["v"]),
+            node("ArgMax", ["v"], ["i"], axis=1, keepdims=0),
+            node("Gather", ["table", "i"], ["y"]),
+        ],
+        ["x"],
+        [info("y"), info("i", INT)],
+        {"w": np.float32(1.0), "table": np.array([10, 20, 30], np.float32)},
+    )
+    onnx.save(made, tmp_path / "m.onnx")
+
+    def judged(chosen: int, values: np.ndarray[Any, Any]) -> tuple[float, dict[str, str]]:
+        kept = [Choice(index="i", node="ArgMax 'i'")]
+        (tmp_path / ties.CHOICES).write_bytes(msgspec.json.encode(kept))
+        tensors.save(tmp_path / ties.VALUES, {"0/index": np.array([chosen]), "0/values": values})
+        runs = runner(tmp_path / "m.onnx", {"x": x}, ["y"])
+        assert runs.facts() == {}
+        runs.force(tmp_path)
+        runs.infer()
+        return float(runs.infer()["y"][0]), runs.facts()
+
+    # The side rounded the two largest to one number, and took the first.
+    near = np.array([[1.0, 1.0, 0.5]], np.float32)
+    assert judged(0, near) == (10.0, {"ties": "1", "faults": ""})
+    assert judged(1, x) == (20.0, {"ties": "0", "faults": ""})
+    found, facts = judged(2, x)
+    assert found == 30.0
+    assert "another index than float64" in facts["faults"]

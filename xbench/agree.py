@@ -166,7 +166,7 @@ def file_pairs(case: Case, cases: Sequence[Case], files: Files) -> Iterator[Pair
     truth, own = in_double(case), single(case)
     declared = files.declared.get(case.graph, "")
     precision = EPS_OF.get(declared, case.precision)
-    narrow = "" if declared == "int8" else declared or NARROWED.get(case.precision, "")
+    narrow = "" if declared.startswith("int") else declared or NARROWED.get(case.precision, "")
 
     def pair(b: Case, source: Pair | None, reference: Case, rounded: str) -> Pair:
         return Pair(
@@ -307,6 +307,7 @@ class Verdicts:
             source=source,
             spread=self.sides.get(pair.spread.key),
             narrow=self.sides.get(pair.narrow.key) if pair.narrow is not None else None,
+            narrow_type=pair.narrow.options[NARROW] if pair.narrow is not None else "",
             precision=pair.precision,
             confirmation=self.confirmations.get(pair.a.key, NOTHING),
             fixed=self.fixed,

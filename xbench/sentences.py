@@ -30,6 +30,7 @@ def of(
     by name. Also whether it says more than verdict, error and limit do.
     """
     parts = [main(worst, a, b, evidences, what, count), less_accurate(worst, a, b), worst.hint]
+    parts += [rounding_alone(worst, evidences)]
     parts += [f"the first tensor that departs is {departure}" if departure else "", pairing]
     sides = [a, b] + ([evidences.reference] if evidences.reference is not None else [])
     remarks = dict.fromkeys(remark for side in sides for remark in side.remarks)
@@ -95,6 +96,19 @@ def without_limit(worst: Judged, a: Side, b: Side, every: str) -> str:
     return f"{a.label} and {b.label} cannot be told apart in {name}{off}: {by}"
 
 
+def rounding_alone(worst: Judged, evidences: Evidences) -> str:
+    """What the declared type costs anyway, beside what was lost."""
+    alone, metrics = worst.evidence.narrow_rms, worst.metrics
+    if alone is None:
+        return ""
+    shown = [f"rounding every tensor to {evidences.narrow_type} alone costs {alone:.2g}"]
+    if metrics.snr_db is not None:
+        shown.append(f"SNR {metrics.snr_db:.3g} dB")
+    if metrics.top1 is not None:
+        shown.append(f"top-1 the same in {100 * metrics.top1:.3g} % of rows")
+    return ", ".join(shown)
+
+
 def limit_by(evidence: Evidence, evidences: Evidences) -> str:
     """What set the limit, also where something else decided."""
     candidates = {
@@ -103,7 +117,7 @@ def limit_by(evidence: Evidence, evidences: Evidences) -> str:
         "2x source error": 2 * evidence.source_error_rms if evidence.source_error_rms else None,
     }
     if evidences.narrow is not None and evidence.narrow_rms is not None:
-        candidates[f"2x rounding to {evidences.narrow.label}"] = 2 * evidence.narrow_rms
+        candidates[f"2x rounding to {evidences.narrow_type}"] = 2 * evidence.narrow_rms
     known = {name: value for name, value in candidates.items() if value is not None}
     if not known:
         return evidence.decided_by

@@ -101,7 +101,8 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
     ``source``: the engine whose own error is the measure; None when the judged side is that engine,
     which must not be its own excuse, and when it does not itself agree with float64. ``spread``:
     the side whose spread is known (a property of the function, so one engine's serves all).
-    ``narrow``: the reference with every tensor rounded to the type the judged side is declared in.
+    ``narrow``: the reference with every tensor rounded to the type the judged side is declared in,
+    ``narrow_type``.
     ``precision`` is the judged side's, whose eps rounding is reckoned in.
     ``fixed``: tolerances that replace the evidence.
     """
@@ -110,6 +111,7 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
     source: Side | None = None
     spread: Side | None = None
     narrow: Side | None = None
+    narrow_type: str = ""
     precision: str = "fp32"
     confirmation: Confirmation = NOTHING
     fixed: Tolerances | None = None
@@ -400,7 +402,7 @@ def float_limits(
         limits["2x source error"] = 2.0 * (own or 0.0)
     if evidences.narrow is not None:
         narrow = rms_or_none(evidences.narrow.tensors[name], truth)
-        limits[f"2x rounding to {evidences.narrow.label}"] = 2.0 * (narrow or 0.0)
+        limits[f"2x rounding to {evidences.narrow_type}"] = 2.0 * (narrow or 0.0)
     evidence = Evidence(
         tensor=name,
         source_error_rms=own,

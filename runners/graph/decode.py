@@ -142,11 +142,18 @@ def to_numpy(value: Value, element: int) -> Any:
     return array
 
 
+STEPS = {TensorProto.INT8: 255, TensorProto.INT4: 15}
+"""Steps between the least and the largest value of a tensor that is quantised to a type."""
+
+
 def round_to(value: Tensor, element: int) -> Tensor:
     """Floats rounded to the nearest of an element type; beyond its largest, that one.
 
-    NaN and Inf stay. A type that is no float, or is double, rounds nothing.
+    NaN and Inf stay. For int8 and int4 the tensor is quantised: evenly between its least and its
+    largest value (and zero, which stays). Another type that is no float, or double, rounds nothing.
     """
+    if element in STEPS and value.is_floating_point():
+        return quantised(value, STEPS[element])
     if element not in FLOATS or element == TensorProto.DOUBLE or not value.is_floating_point():
         return value
     limit = limit_of(element)
@@ -155,6 +162,17 @@ def round_to(value: Tensor, element: int) -> Tensor:
         return held.to(torch.float32).to(value.dtype)
     narrow = to_odd(held).numpy().astype(helper.tensor_dtype_to_np_dtype(element))
     return torch.from_numpy(narrow.astype(np.float64)).to(value.dtype)
+
+
+def quantised(value: Tensor, steps: int) -> Tensor:
+    """Floats on a grid of ``steps`` even steps that holds zero; what is not finite stays."""
+    finite = value[value.isfinite()]
+    if not finite.numel():
+        return value
+    low, high = finite.min().clamp(max=0.0), finite.max().clamp(min=0.0)
+    step = (high - low) / steps
+    held = torch.round(value / step).clamp(torch.round(low / step), torch.round(high / step)) * step
+    return torch.where(value.isfinite() & (step > 0), held, value)
 
 
 def to_odd(value: Tensor) -> Tensor:

@@ -423,7 +423,15 @@ class Interpreter:
             body = None if function is None else self.body(function, step.proto, types)
             step.made["schema", key] = body
         body = step.made["schema", key]
-        return None if body is None else self.called(body, inputs)
+        if body is None:
+            return None
+        asked = self.asked
+        # The parts of one operator are not tensors of the graph: only its outputs are narrowed.
+        self.asked = replace(asked, narrow=0)
+        try:
+            return self.called(body, inputs)
+        finally:
+            self.asked = asked
 
     def by_reference(
         self, step: Step, node: Node, inputs: Sequence[Value]

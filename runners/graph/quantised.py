@@ -111,6 +111,10 @@ def call(node: Node, op: str, *inputs: Value, version: int = 22, **attributes: A
     return first
 
 
+HELD_AS_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
+"""Types that no quantised tensor is of."""
+
+
 def kind_of(node: Node, index: int, tensor: Tensor) -> int:
     """The element type of the output's zero point, input ``index``, which is the output's too.
 
@@ -119,7 +123,10 @@ def kind_of(node: Node, index: int, tensor: Tensor) -> int:
     """
     declared = node.types[index] if index < len(node.types) else 0
     written = node.out_types[0] if node.out_types else 0
-    kind = declared or written or KINDS.get(tensor.dtype, 0)
+    kind = declared or written
+    if not tensor.is_floating_point() and (not kind or kind in HELD_AS_FLOATS):
+        # What an operator without a schema gives is a guess; an integer tells of itself.
+        kind = KINDS.get(tensor.dtype, 0)
     if not kind:
         raise NotInDouble(f"{node.op}: the element type of input {index} is not known")
     return kind
