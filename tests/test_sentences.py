@@ -18,9 +18,7 @@ ONES = np.ones(4)
 
 def side(label: str, **tensors: Any) -> Side:
     named = {f"outputs/{name}": np.asarray(value) for name, value in tensors.items()}
-    return Side(
-        key=label, label=label, tensors=named, digests={"parameters": "p", "inputs": "i"}
-    )
+    return Side(key=label, label=label, tensors=named, digests={"parameters": "p", "inputs": "i"})
 
 
 def but(of: Side, **fields: Any) -> Side:
@@ -203,9 +201,9 @@ def test_what_rounding_to_the_declared_type_costs_is_said_beside() -> None:
     narrow = side("float64(file) cpu", y=ONES + 100 * EPS)
     found = hold(side("a", y=off(50)), narrow=narrow, narrow_type="int8")
     assert found.sentence == (
-        "a agrees with fp64 in outputs/y; nearest to its limit: outputs/y, its RMS error to float64 "
-        "is 6e-06, limit 2.4e-05 (2x rounding to int8); rounding every tensor to int8 alone costs "
-        "1.2e-05, SNR 104 dB"
+        "a agrees with fp64 in outputs/y; nearest to its limit: outputs/y, its RMS error to "
+        "float64 is 6e-06, limit 2.4e-05 (2x rounding to int8); rounding every tensor to int8 "
+        "alone costs 1.2e-05, SNR 104 dB"
     )
     assert found.telling
     rows = np.array([[1.0, 2.0], [4.0, 3.0]])
@@ -291,7 +289,9 @@ def test_why_less_is_known_is_said_of_rejections_alone() -> None:
 def test_the_less_accurate_side_is_named(mine: int, theirs: int, is_said: bool) -> None:
     source = side("tf", y=off(theirs))
     found = hold(side("ort(tf)", y=off(mine)), source)
-    sentence = f"; tf is the less accurate side: its RMS error to float64 is {abs(theirs) * EPS:.2g}"
+    sentence = (
+        f"; tf is the less accurate side: its RMS error to float64 is {abs(theirs) * EPS:.2g}"
+    )
     assert (sentence in found.sentence) == is_said
     assert found.telling or not is_said
 

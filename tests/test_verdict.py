@@ -393,7 +393,8 @@ def test_fixed_tolerances_hold_for_integers() -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.int64, np.uint8, np.uint64, np.bool_])
 def test_row_3_integers_are_exact(dtype: type) -> None:
     truth = side("fp64", y=np.array([0, 1, 1], dtype))
-    same, other = np.array([0, 1, 1], dtype), np.array([0, 1, 0], dtype)
+    same: Array = np.array([0, 1, 1], dtype)
+    other: Array = np.array([0, 1, 0], dtype)
     generous: dict[str, Any] = {"source": side("source", y=other), "spread": spreading(9e9)}
     found = hold(side("a", y=same), truth, truth=truth, **generous)
     assert (found.verdict, evidence_of(found).decided_by) == ("agree", "equal")
@@ -805,7 +806,12 @@ def test_row_5_steps_of_the_types_are_those_of_the_types() -> None:
     types: dict[str, Any] = {
         "fp64": np.float64, "fp32": np.float32, "fp16": np.float16, "bf16": ml_dtypes.bfloat16,
     }  # fmt: skip
-    assert {name: float(ml_dtypes.finfo(dtype).eps) for name, dtype in types.items()} == STEPS
+    assert {name: step_of(dtype) for name, dtype in types.items()} == STEPS
+
+
+def step_of(dtype: Any) -> float:
+    info: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    return float(info.eps)
 
 
 @pytest.mark.parametrize(
@@ -834,7 +840,7 @@ def test_row_5_a_narrow_reference_that_overflows_is_no_measure() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
 def test_row_5_outputs_of_a_narrow_type_are_compared(dtype: Any) -> None:
-    step = float(ml_dtypes.finfo(dtype).eps)
+    step = step_of(dtype)
     precision = "fp16" if dtype == np.float16 else "bf16"
     for steps, expected in ((4, "agree"), (5, "inconclusive"), (41, "disagree")):
         value = (ONES + steps * step).astype(dtype)
@@ -877,7 +883,8 @@ def test_no_reference_a_zero_of_the_other_sign_is_not_the_same_bits() -> None:
 
 @pytest.mark.parametrize("dtype", [np.int64, np.bool_, np.uint8])
 def test_no_reference_integers_are_exact_all_the_same(dtype: type) -> None:
-    one, other = np.array([0, 1], dtype), np.array([0, 0], dtype)
+    one: Array = np.array([0, 1], dtype)
+    other: Array = np.array([0, 0], dtype)
     assert hold(side("a", y=one), side("b", y=one.copy()), truth=None).verdict == "agree"
     assert hold(side("a", y=one), side("b", y=other), truth=None).verdict == "disagree"
 
@@ -921,7 +928,7 @@ def test_a_disagreement_is_worse_than_what_cannot_be_told() -> None:
 def test_only_the_kind_that_is_asked_for_is_compared() -> None:
     tensors = {"loss/0": off(0), "gradients/0/w": off(1000)}
     a = but(side("a"), tensors=tensors)
-    truth = but(side("fp64"), tensors={name: ONES for name in tensors})
+    truth = but(side("fp64"), tensors=dict.fromkeys(tensors, ONES))
     found = {
         what: judge(a, truth, Evidences(reference=truth), what).verdict
         for what in ("loss", "gradients", "trajectory")

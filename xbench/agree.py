@@ -286,6 +286,7 @@ class Verdicts:
         return self.known[key]
 
     def find(self, pair: Pair, what: str) -> Agreement:
+        """The verdict that is not known yet."""
         a, b = self.sides.get(pair.a.key), self.sides.get(pair.b.key)
         reference = self.sides.get(pair.reference.key)
         # Of two runs of one file something can be said without float64.

@@ -21,6 +21,7 @@ FIX = {
     ("torch", "cpu"): "pip install 'xbench[torch]'",
     ("tf", "cpu"): "pip install 'xbench[tf]'",
     ("ort", "cpu"): "pip install 'xbench[ort]', or 'xbench[ort-gpu]' for CUDA",
+    ("float64", "cpu"): "pip install 'xbench[torch]': it judges ONNX files",
     ("torch-compile", "cpu"): (
         "pip install 'xbench[torch]', a C++ compiler (g++, or the one that CXX names), and the C "
         "headers of this Python (python3-dev)"
@@ -160,7 +161,8 @@ def engines(launcher: Launcher, progress: Progress) -> list[Check]:
     found = []
     progress.plan(3.0 * len(shipped()) * len(DEVICES))
     for engine in shipped():
-        for device in DEVICES:
+        # Float64 is evaluated on the cpu, whatever is there.
+        for device in DEVICES[:1] if engine.reference else DEVICES:
             case = Case(
                 model="", size="", phase="infer", engine=engine.name, device=device, threads=1
             )

@@ -36,6 +36,8 @@ FORMAT = 1
 """Raised when the layout of the cache or of skeletons changes."""
 OPSET = 18
 """The newest that both exporters write (tf2onnx 1.17 stops there)."""
+LAW = ("numerics", "readings", "sums", "ulps", "verdict", "agree", "confirm", "operators")
+"""Modules of the core that decide whether a file is accepted."""
 BATCHES = (1, 5)
 """Batch sizes, one input each, at which a file must agree with its source framework."""
 PERTURBATIONS = 4
@@ -322,9 +324,7 @@ def skeleton_key(case: Case) -> str:
         ROOT / "exporters" / "bind.py",
         ROOT / "exporters" / "verify.py",
         ROOT / "spec.py",
-        ROOT / "numerics.py",
-        ROOT / "verdict.py",
-        ROOT / "agree.py",
+        *(ROOT / f"{name}.py" for name in LAW),
     ]
     state = hashlib.sha256()
     for file in files:

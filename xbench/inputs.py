@@ -88,6 +88,13 @@ class Inputs:
             against="" if against is None else against.digest[:12],
         )
 
+    def output_names(self, case: Case) -> list[str]:
+        """What the outputs of a case are called."""
+        if case.source == FILE:
+            return [spec.name for spec in self.files[case.graph].signature.outputs]
+        spec = registry.model(case.model)
+        return [item.name for item in spec.outputs(registry.config(spec, case.size))]
+
     def random_nodes(self, case: Case) -> str:
         """The random nodes of a user's file, as ``RandomNormal 'n'``; empty where it has none."""
         return self.files[case.graph].facts.get("random", "") if case.source == FILE else ""

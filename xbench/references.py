@@ -28,7 +28,7 @@ LIMIT_BYTES = 4 * 2**30
 LARGEST_BYTES = 2**30
 """An evaluation that leaves more than this is not kept."""
 SEAL = "digests.json"
-CODE = ("draws", "numerics", "observe", "spec", "tensors", "worker")
+CODE = ("draws", "numerics", "observe", "readings", "spec", "sums", "tensors", "worker")
 """Modules of the core that decide what is evaluated, and from what."""
 
 

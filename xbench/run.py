@@ -14,7 +14,7 @@ import msgspec
 from xbench import __version__, agree, guards, noise, plan, registry, soaking, tensors
 from xbench import files as onnx_files
 from xbench.bench import Settings, now
-from xbench.errors import UsageError
+from xbench.errors import UsageError, unknown
 from xbench.exports import Exported, Exports, default_cache
 from xbench.inputs import Inputs
 from xbench.jobs import Job, Report
@@ -338,6 +338,13 @@ def medians_of_one_run(state: State) -> list[float]:
     return [statistics.median(samples.values_s) for samples in first]
 
 
+def check_tolerances(request: Request, outputs: Sequence[str]) -> None:
+    """Raise UsageError for a fixed tolerance of an output that nothing has."""
+    for name in (*request.atol, *request.rtol):
+        if name and name not in outputs:
+            raise unknown("output", name, outputs)
+
+
 def execute(
     request: Request,
     progress: Progress,
@@ -368,6 +375,7 @@ def execute(
                     f"the file {case.model} is not what it was when this was measured: keep both "
                     "versions, under names of their own"
                 )
+        check_tolerances(request, [name for case in chosen for name in inputs.output_names(case)])
         session = Session(request, chosen, inputs, launcher, progress, noise_file)
         session.prepare_data()
         try:

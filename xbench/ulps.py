@@ -26,6 +26,9 @@ PRECISION = {
 NARROW = {"int1": "i", "int2": "i", "int4": "i", "uint1": "u", "uint2": "u", "uint4": "u"}
 """Integers of ``ml_dtypes``, which numpy takes for raw memory."""
 
+_LEFT = {"float64": 1 << 52, "float32": 1 << 23, "float16": 1 << 10, "bfloat16": 1 << 7}
+"""Codes above that of Inf, itself among them, in one sign."""
+
 
 @functools.cache
 def kind(dtype: np.dtype[Any]) -> str:
@@ -60,18 +63,21 @@ def farthest(x: Array, y: Array) -> int:
         return int(np.abs(_ranks(x, narrow) - _ranks(y, narrow)).max())
     bits = f"i{narrow.itemsize}"
     one, other = (rounded(values, narrow).view(bits) for values in (x, y))
-    across = 0
-    signs = np.bitwise_xor(one, other)
-    if int(signs.min()) < 0:
-        # From one sign to the other: the sum of both magnitudes, by way of zero.
-        apart = signs < 0
+    # Of one sign, the difference of the bits is that of the magnitudes and cannot overflow. Of two,
+    # it wraps to no less than what is left above the bits of Inf.
+    steps = np.subtract(one, other)
+    most = max(int(steps.max()), -int(steps.min()))
+    if most < _LEFT[narrow.name]:
+        return most
+    apart = np.bitwise_xor(one, other) < 0
+    steps[apart] = 0
+    most = max(int(steps.max()), -int(steps.min()))
+    if apart.any():
+        # The sum of both magnitudes, by way of zero.
         magnitude = np.array(np.iinfo(bits).max, bits)
         sides = [(values[apart] & magnitude).astype(np.uint64) for values in (one, other)]
-        across = int((sides[0] + sides[1]).max())
-        one, other = (np.where(apart, magnitude & 0, values) for values in (one, other))
-    # Of one sign, the difference of the bits is that of the magnitudes and cannot overflow.
-    steps = np.subtract(one, other, out=signs)
-    return max(across, int(steps.max()), -int(steps.min()))
+        most = max(most, int((sides[0] + sides[1]).max()))
+    return most
 
 
 def rounded(values: Array, narrow: np.dtype[Any]) -> Array:
