@@ -6,8 +6,8 @@ Every mutant (``mutations``) of PredNet tiny, of both exports, and of hand-made 
 as ``xbench run MUTANT.onnx BASE.onnx --against BASE.onnx --no-speed`` judges it. Its true effect is
 what the fault changes when both graphs are evaluated in float64, the RMS by output; the noise is
 the limit to which the law holds ONNX Runtime on the base itself, of the same output. A mutant
-counts by the output where effect over noise is largest. Outputs of integers follow from floats that
-are outputs too, which count for both.
+counts by the output where effect over noise is largest. Integers are exact: an output of integers
+that differs in float64 is an effect beyond any noise, one that does not is none.
 
 Claims: every mutant whose effect exceeds 100 times the noise is called ``disagree``, and none
 whose effect is below the noise is.
@@ -219,13 +219,21 @@ def checked(of: Base, document: Document, truth: Case, limits: dict[str, float])
 
 
 def in_float64(model: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    """The float outputs of a graph, as the law names them, evaluated in float64."""
+    """The outputs of a graph, as the law names them, evaluated in float64."""
     found = Interpreter(model).run(feeds)
     return {
         f"outputs/{name}": value.numpy()
         for name, value in found.items()
-        if isinstance(value, Tensor) and value.is_floating_point()
+        if isinstance(value, Tensor)
     }
+
+
+def effect(actual: Array, exact: Array, limit: float | None) -> float:
+    """How far an output moved, over its noise; infinite where that has no measure."""
+    if limit is None:
+        return 0.0 if np.array_equal(actual, exact) else math.inf
+    distance = verdict.rms_or_none(actual, exact)
+    return math.inf if distance is None else distance / limit
 
 
 def judged(
@@ -242,11 +250,7 @@ def judged(
     agreement = agreement_of(document, case, truth)
     result = next(item for item in document.cases if item.case.key == case.key)
     changed = in_float64(mutant.model, of.feeds)
-    distances = {name: verdict.rms_or_none(changed[name], value) for name, value in exact.items()}
-    effects = [
-        math.inf if distance is None else distance / limits[name]
-        for name, distance in distances.items()
-    ]
+    effects = [effect(changed[name], value, limits.get(name)) for name, value in exact.items()]
     evidence = agreement.evidence if agreement is not None else None
     return Found(
         base=of.name,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnx
 import pytest
 from torch import Tensor, nn
 
-from benchmarks import false_alarms, mutants
+from benchmarks import false_alarms, mutants, mutations
 from benchmarks.mutants import Found
 from tests.test_pt_operators import Bent
 from xbench import verdict
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def of(folder: Path) -> Iterator[list[mutants.Base]]:
+def of(folder: Path) -> list[mutants.Base]:
     return list(mutants.bases(folder, ("embedding", "pooling"), prednet=False))
 
 
@@ -61,7 +61,7 @@ def test_what_contradicts_the_claims_is_listed(
 
 
 def test_every_effect_and_magnitude_has_one_place_on_the_curve(found: list[Found]) -> None:
-    sizes = [mutants.LOWEST, 1e-6, 3e-4, 0.0999, 0.1, 1.0, *(item.magnitude for item in found)]
+    sizes = [mutations.LOWEST, 1e-6, 3e-4, 0.0999, 0.1, 1.0, *(item.magnitude for item in found)]
     effects = [0.0, 1e-9, 1e-2, 0.3, 1.0, 1e5, float("inf"), *(item.effect for item in found)]
     for values, bins in ((sizes, mutants.SIZES), (effects, mutants.EFFECTS)):
         for value in values:
@@ -73,13 +73,17 @@ def test_the_true_effect_is_what_float64_says(of: list[mutants.Base]) -> None:
     base = next(one for one in of if one.name == "embedding")
     model = onnx.load(base.path)
     exact = mutants.in_float64(model, base.feeds)
-    assert list(exact) == ["outputs/logits"], "integers count by the floats they follow from"
+    assert list(exact) == ["outputs/logits", "outputs/label"]
     (gemm,) = [node for node in model.graph.node if "logits" in node.output]
     bias = next(item for item in model.graph.initializer if item.name == gemm.input[2])
     moved = onnx.numpy_helper.to_array(bias) + 0.25
     bias.CopyFrom(onnx.numpy_helper.from_array(moved, bias.name))
     changed = mutants.in_float64(model, base.feeds)["outputs/logits"]
     assert changed - exact["outputs/logits"] == pytest.approx(0.25, abs=1e-6)
+    assert mutants.effect(changed, exact["outputs/logits"], 1e-3) == pytest.approx(250, rel=1e-4)
+    assert mutants.effect(np.array([1, 2]), np.array([1, 2]), None) == 0
+    assert mutants.effect(np.array([1, 2]), np.array([1, 3]), None) == float("inf")
+    assert mutants.effect(changed * np.nan, exact["outputs/logits"], 1e-3) == float("inf")
 
 
 def test_correct_pairs_are_not_called_different(folder: Path) -> None:

@@ -33,6 +33,7 @@ from xbench.schedule import ROUNDS, Schedule, cost_s
 from xbench.spec import FILE, Case
 from xbench.state import State, witness_results
 from xbench.state import results as measured_results
+from xbench.tolerances import unknown_names
 from xbench.written import losses, printable, writable
 
 PROFILED_S = 1.0
@@ -340,9 +341,8 @@ def medians_of_one_run(state: State) -> list[float]:
 
 def check_tolerances(request: Request, outputs: Sequence[str]) -> None:
     """Raise UsageError for a fixed tolerance of an output that nothing has."""
-    for name in (*request.atol, *request.rtol):
-        if name and name not in outputs:
-            raise unknown("output", name, outputs)
+    for name in unknown_names((*request.atol, *request.rtol), outputs):
+        raise unknown("output", name, outputs)
 
 
 def execute(

@@ -169,10 +169,22 @@ def observe(job: Job) -> Report:
         draws=draws,
         spread_ulps=observing.ULPS,
         terms=runner.terms(),
-        remarks=runner.remarks(),
+        remarks=[*runner.remarks(), *computed_in(runner, work)],
         facts=runner.facts(),
         digests=digests(work),
     )
+
+
+def computed_in(runner: Runner, work: Work) -> list[str]:
+    """That the arithmetic was done in another precision than was asked for, if it was.
+
+    ONNX Runtime on the CPU says so itself, where that matters: finding out takes a profile.
+    """
+    case = work.case
+    if case.device == "cpu" and registry.engine(case.engine).onnx:
+        return []
+    found = runner.effective_precision()
+    return [f"{case.title} computed in {found}, not in {case.precision}"] if found else []
 
 
 def profile(job: Job) -> Report:
