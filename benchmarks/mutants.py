@@ -33,11 +33,12 @@ from benchmarks import networks
 from benchmarks.mutations import HIGHEST, LOWEST, Mutant, mutants
 from xbench import agree, bench, draws, files, numerics, run, tensors, verdict
 from xbench.export import export
-from xbench.jobs import Job
-from xbench.judging import PERTURBATIONS
+from xbench.jobs import Job, Report
+from xbench.judging import PERTURBATIONS, REFERENCE_S
 from xbench.launch import Launcher
 from xbench.plan import Request
 from xbench.progress import Progress
+from xbench.references import References
 from xbench.result import Agreement, Document
 from xbench.runners.graph.interpreter import Interpreter
 from xbench.spec import Case, Uniform
@@ -104,7 +105,7 @@ def bases(folder: Path, names: Sequence[str] = MUTATED, *, prednet: bool = True)
             {
                 value.name: draws.draw(
                     Uniform(0.0, 1.0),
-                    tuple(d.dim_value or 2 for d in value.type.tensor_type.shape.dim),
+                    tuple(d.dim_value or 1 for d in value.type.tensor_type.shape.dim),
                     seed=0,
                     name=made.stem,
                 )
@@ -137,6 +138,7 @@ def study(of: Base, count: int, seed: int, folder: Path) -> list[Found]:
         path = folder / f"{mutant.name}.onnx"
         onnx.save(mutant.model, path)
         made[str(path)] = mutant
+    cache = folder / "cache"
     request = Request(
         files=(of.path, *made),
         against=of.path,
@@ -145,11 +147,11 @@ def study(of: Base, count: int, seed: int, folder: Path) -> list[Found]:
         inputs=of.inputs,
         speed=False,
         profile=False,
-        cache=str(folder / "cache"),
+        cache=str(cache),
     )
     document = run.execute(request, Progress(), ["benchmark"])
     truth = agree.in_double(case_of(document, of.path))
-    limits = noise(of, truth)
+    limits = noise(of, truth, cache)
     checked(of, document, truth, limits)
     exact = in_float64(onnx.load(of.path), of.feeds)
     return [judged(of, path, made[path], document, truth, limits, exact) for path in made]
@@ -169,32 +171,31 @@ def agreement_of(document: Document, case: Case, truth: Case) -> Agreement | Non
     )
 
 
-def noise(of: Base, truth: Case) -> dict[str, float]:
-    """The limit of every float output of the base, from the observations the law rests on."""
+def noise(of: Base, truth: Case, cache: Path) -> dict[str, float]:
+    """The limit of every float output of the base, from the observations the law rests on.
+
+    The float64 evaluation and its spread are those that the run kept in ``cache``.
+    """
     with Launcher() as launcher:
-        signature = files.inspect([of.path], launcher)[of.path].signature
         inputs = launcher.folder() / "inputs.npz"
         tensors.save_batches(inputs, [of.feeds])
-
-        def observed(case: Case, perturbations: int) -> verdict.Side:
-            report = launcher.run(
-                Job(
-                    kind="observe",
-                    case=case,
-                    folder=str(launcher.folder()),
-                    inputs=str(inputs),
-                    graph=of.path,
-                    signature=signature,
-                    parameter_set="probe",
-                    perturbations=perturbations,
-                )
-            )
-            assert report.ok, f"{of.name}: {report.reason}"
-            return agree.side_of(case, report)
-
-        exact = observed(truth, PERTURBATIONS)
-        engine = msgspec.structs.replace(truth, engine="ort", threads=1)
-        own = observed(agree.single(engine), 0)
+        job = Job(
+            kind="observe",
+            case=truth,
+            folder=str(launcher.folder()),
+            inputs=str(inputs),
+            graph=of.path,
+            signature=files.inspect([of.path], launcher)[of.path].signature,
+            parameter_set="probe",
+            perturbations=PERTURBATIONS,
+            deadline_s=REFERENCE_S,
+        )
+        exact = observed(References(launcher, cache).run(job), truth)
+        own_case = agree.single(msgspec.structs.replace(truth, engine="ort", threads=1))
+        job = msgspec.structs.replace(
+            job, case=own_case, folder=str(launcher.folder()), perturbations=0, deadline_s=None
+        )
+        own = observed(launcher.run(job), own_case)
     without = verdict.Evidences(reference=exact, spread=exact)
     fair = verdict.judge(own, exact, without, "outputs").verdict == verdict.AGREE
     evidences = msgspec.structs.replace(without, source=own if fair else None)
@@ -205,6 +206,12 @@ def noise(of: Base, truth: Case) -> dict[str, float]:
             candidates, _ = verdict.float_limits(name, evidences, value, scale)
             limits[name] = max(candidates.values())
     return limits
+
+
+def observed(report: Report, case: Case) -> verdict.Side:
+    """What a job computed."""
+    assert report.ok, f"{case.title}: {report.reason}"
+    return agree.side_of(case, report)
 
 
 def checked(of: Base, document: Document, truth: Case, limits: dict[str, float]) -> None:

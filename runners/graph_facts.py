@@ -21,7 +21,7 @@ QUANTISED = re.compile(
 """How names of operators begin whose values are integers that stand for floats."""
 FLOAT_NAMES = {
     onnx.TensorProto.FLOAT: "",
-    onnx.TensorProto.DOUBLE: "",
+    onnx.TensorProto.DOUBLE: "float64",
     onnx.TensorProto.FLOAT16: "float16",
     onnx.TensorProto.BFLOAT16: "bfloat16",
 }
@@ -74,7 +74,7 @@ def trains(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
 
 
 def narrow_type(model: onnx.ModelProto) -> str:
-    """The type that a file is declared in where that is narrower than float32; else empty.
+    """The type that a file is declared in where that is not float32; else empty.
 
     ``int8`` where values are quantised, whichever integer type they are held in, or ``int4`` where
     some are so narrow; a float type where most of the parameters are in it.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from xbench import registry, tensors
-from xbench.jobs import Job, Report
+from xbench.jobs import STATES, Job, Report
 from xbench.launch import Launcher
 from xbench.spec import Case
 
@@ -51,6 +51,21 @@ def observe(launcher: Launcher, case: Case, inputs: Path, **fields: Any) -> Repo
     )
     assert report.ok, report.reason
     return report
+
+
+def states_of(report: Report) -> str:
+    """The file of the parameters to begin each training step from, of a job that made it."""
+    return str(Path(report.folder) / STATES)
+
+
+def last_parameters(seen: Mapping[str, Array]) -> dict[str, Array]:
+    """The parameters after free training, by name, among what a case computed."""
+    prefix = "trajectory/"
+    return {
+        name.removeprefix(prefix): value
+        for name, value in seen.items()
+        if name.startswith(prefix) and not name.startswith(f"{prefix}loss/")
+    }
 
 
 def worst_relative(actual: Mapping[str, Array], truth: Mapping[str, Array]) -> dict[str, float]:

@@ -99,7 +99,7 @@ def test_every_pair_agrees(document: Document) -> None:
     labels = {r.key: (r.case.phase, r.case.label) for r in document.cases}
     found = {(labels[a.a], labels[a.b][1], a.what) for a in document.agreements}
     wanted = set()
-    for phase, what in (("infer", ("outputs",)), ("train", ("loss", "gradients", "parameters"))):
+    for phase, what in (("infer", ("outputs",)), ("train", ("loss", "gradients", "trajectory"))):
         pairs = [
             ("tf cpu fp64", "torch cpu fp64"),
             ("torch cpu", "torch cpu fp64"),
@@ -125,7 +125,7 @@ def test_every_pair_agrees(document: Document) -> None:
 def test_parity_is_far_below_its_limit(document: Document) -> None:
     labels = {r.key: r.case for r in document.cases}
     parity = [a for a in document.agreements if labels[a.a].precision == "fp64"]
-    assert {a.what for a in parity} == {"outputs", "loss", "gradients", "parameters"}
+    assert {a.what for a in parity} == {"outputs", "loss", "gradients", "trajectory"}
     for agreement in parity:
         for tensor in agreement.tensors:
             assert tensor.rms is not None

@@ -206,15 +206,35 @@ def strings() -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (sequence, "input 'items' is of type sequence"),
-        (optional, "input 'maybe' is of type optional"),
-        (strings, "input 'text' holds string"),
+        (sequence, "input 'items' holds sequence: xbench makes"),
+        (optional, "input 'maybe' holds optional: xbench makes"),
+        (strings, "input 'text' holds string: xbench makes"),
     ],
 )
 def test_inputs_that_cannot_be_made(
     tmp_path: Path, make: Callable[[], onnx.ModelProto], said: str
 ) -> None:
     refused(saved(tmp_path, make()), Unsupported, said)
+
+
+@pytest.mark.parametrize(
+    ("op", "wrapped", "kind"),
+    [
+        ("SequenceConstruct", helper.make_sequence_type_proto, "sequence"),
+        ("Optional", helper.make_optional_type_proto, "optional"),
+    ],
+)
+def test_an_output_that_is_no_tensor_refuses_no_file(
+    tmp_path: Path, op: str, wrapped: Callable[[Any], Any], kind: str
+) -> None:
+    """Only inputs have to be made; what is beside such an output is known as ever."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(op, ["y"], ["all"])]
+    made = wrapped(helper.make_tensor_type_proto(FLOAT, ["N", 4]))
+    outputs = [helper.make_value_info("all", made), value("y", FLOAT, ["N", 4])]
+    signature, _ = inspect(saved(tmp_path, model(nodes, outputs=outputs)))
+    held, tensor = signature.outputs
+    assert (held.name, held.dtype) == ("all", kind)
+    assert tensor == TensorSpec("y", ("N", 4))
 
 
 # -- files by processes --------------------------------------------------------------------------

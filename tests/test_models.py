@@ -56,18 +56,22 @@ def test_probe_parameters_are_continuous(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "loss"), LOSSES)
 def test_definitions_agree_in_float64(launcher: Launcher, name: str, loss: str) -> None:
-    """Loss, every gradient and the parameters over five optimizer steps, to 1e-9."""
+    """Loss and every gradient of five steps from the same states, and five free steps, to 1e-9."""
     torch, tf = (
         jobs.case(name, engine, "train", precision="fp64", loss=loss) for engine in ("torch", "tf")
     )
     inputs = jobs.data_file(launcher, torch)
-    one, other = (jobs.observe(launcher, case, inputs) for case in (torch, tf))
+    one = jobs.observe(launcher, torch, inputs, makes_states=True)
+    other = jobs.observe(launcher, tf, inputs, states=jobs.states_of(one))
     assert one.digests == other.digests
     worst = jobs.worst_relative(other.tensors(), one.tensors())
-    assert set(worst) == {"loss", "gradients", "parameters"}
+    assert set(worst) == {"loss", "gradients", "trajectory"}
     assert max(worst.values()) < 1e-9, worst
     steps = {tensor.split("/")[1] for tensor in one.tensors() if tensor.startswith("gradients/")}
     assert steps == {"0", "1", "2", "3", "4"}
+    names = {item.name for item in registry.model(name).parameters(registry.model(name).sizes["tiny"])}
+    assert set(jobs.last_parameters(one.tensors())) == names
+    assert {f"trajectory/loss/{step}" for step in steps} <= set(one.tensors())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -150,9 +154,9 @@ def test_epsilon_of_adam_is_pytorchs(launcher: Launcher) -> None:
         )
         inputs = jobs.data_file(launcher, torch)
         one, other = (jobs.observe(launcher, case, inputs).tensors() for case in (torch, tf))
-    worst = jobs.worst_relative(other, one)
-    assert worst["parameters"] < 1e-9
+    assert jobs.worst_relative(other, one)["trajectory"] < 1e-9
     # And the epsilon does act here, so that the agreement says something.
     plain = jobs.case("prednet", "torch", "train", precision="fp64")
     small = jobs.observe(launcher, plain, inputs).tensors()
-    assert jobs.worst_relative(one, small)["parameters"] > 1e-6
+    ends = (jobs.last_parameters(tensors) for tensors in (one, small))
+    assert max(jobs.worst_relative(*ends).values()) > 1e-6

@@ -44,11 +44,16 @@ def file(tmp_path: Path) -> Path:
     return chain(tmp_path / "chain.onnx")
 
 
+def asked(done: Done) -> list[dict[str, Any]]:
+    """The cases that were asked for, without those that only served a verdict."""
+    found: list[dict[str, Any]] = done.json()["cases"]
+    return [case for case in found if case["asked"]]
+
+
 def cases(*arguments: str) -> list[dict[str, Any]]:
     done = run("run", *arguments, *BRIEF, "--json", "-")
     assert done.code == 0, done.err + done.out
-    found: list[dict[str, Any]] = done.json()["cases"]
-    return found
+    return asked(done)
 
 
 def refused(done: Done, code: int, *words: str) -> None:
@@ -92,10 +97,20 @@ def test_levels_and_threads_that_call_are_cases_that_agree(file: Path) -> None:
                *BRIEF, "--json", "-")  # fmt: skip
     assert done.code == 0, done.err
     found = done.json()
-    seen = [(c["case"]["options"]["ort-opt"], c["case"]["concurrency"]) for c in found["cases"]]
-    assert seen == [("0", 1), ("0", 2), ("99", 1), ("99", 2)]
-    assert [a["verdict"] for a in found["agreements"]] == ["agree"] * 3
-    for case in found["cases"]:
+    measured = asked(done)
+    seen = {
+        c["key"]: (c["case"]["options"]["ort-opt"], c["case"]["concurrency"]) for c in measured
+    }
+    assert list(seen.values()) == [("0", 1), ("0", 2), ("99", 1), ("99", 2)]
+    (double,) = (case for case in found["cases"] if not case["asked"])
+    assert (double["case"]["precision"], double["status"]) == ("fp64", "ok")
+    pairs = {(seen[a["a"]], seen.get(a["b"], "float64")) for a in found["agreements"]}
+    # Every one against float64, and what is not the bare graph against that too.
+    assert pairs == {(case, "float64") for case in seen.values()} | {
+        (case, ("0", 1)) for case in list(seen.values())[1:]
+    }
+    assert [a["verdict"] for a in found["agreements"]] == ["agree"] * 7
+    for case in measured:
         assert case["items_per_s"] > 0
 
 
@@ -112,7 +127,7 @@ def test_a_precision_that_the_cpu_lacks_is_unsupported_and_the_other_told(file: 
     done = run("run", str(file), "--shape", "x=8x32", "--precision", "fp16,bf16", *BRIEF,
                "--json", "-")  # fmt: skip
     assert done.code == 3
-    half, brain = done.json()["cases"]
+    half, brain = asked(done)
     assert (half["status"], half["effective_precision"]) == ("ok", "fp32")
     assert brain["status"] == "unsupported"
     assert "bfloat16" in brain["reason"]
@@ -168,7 +183,7 @@ def test_an_option_that_does_nothing_is_not_passed_over(file: Path) -> None:
     done = run("run", str(file), "--shape", "x=1x32", "--session-option", "session.no_such=1",
                *BRIEF, "--json", "-")  # fmt: skip
     assert done.code == 3
-    (case,) = done.json()["cases"]
+    (case,) = asked(done)
     assert case["status"] in ("failed", "unsupported")
     assert "no_such" in case["reason"]
 

@@ -300,7 +300,7 @@ def test_swapped_outputs_take_the_place_of_another_hint() -> None:
     y, z = np.random.default_rng(0).standard_normal((2, 5))
     truth = side("fp64", y=y, z=z)
     found = hold(side("a", y=z, z=y), truth, truth=truth)
-    assert found.sentence.endswith("; outputs 'outputs/y' and 'outputs/z' are swapped")
+    assert found.sentence.endswith("; outputs 'y' and 'z' are swapped")
 
 
 def test_the_pairing_is_said_where_it_is_not_by_name() -> None:

@@ -29,6 +29,8 @@ from xbench.result import (
     LossTable,
     Measurement,
     Noise,
+    OperatorCheck,
+    Operators,
     OpTime,
     Placement,
     Profile,
@@ -97,13 +99,18 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
         asked=False,
     )  # fmt: skip
     metrics = TensorMetrics(
-        name="outputs/y", bitwise_equal=True, rms=1e-300, max_abs=1.0, p99_abs=2.0, max_rel=3.0,
-        scaled=4.0, max_ulp=5.0, cosine=-1.0, snr_db=-6.0, reference_rms=7.0, elements=8,
-        problem="p",
+        name="outputs/y", bitwise_equal=True, differing=3, subnormal_only=True, top1=0.75,
+        histogram=[1, 2], rms=1e-300, max_abs=1.0, p99_abs=2.0, max_rel=3.0, scaled=4.0,
+        max_ulp=5.0, cosine=-1.0, snr_db=-6.0, reference_rms=7.0, elements=8, problem="p",
     )  # fmt: skip
+    check = OperatorCheck(
+        node="n", op="Conv+Relu", output="t", error_rms=1.0, limit_rms=2.0, terms=27, bound="b"
+    )
+    operators = Operators(checked=5, worst=[check], unchecked=["If (n): not known"], remark="r")
     evidence = Evidence(
-        tensor="outputs/y", error_rms=1.0, source_error_rms=2.0, spread_rms=3.0, rounding_rms=4.0,
-        spread_ulps=16, draws=8, decided_by="d",
+        tensor="outputs/y", error_rms=1.0, other_error_rms=0.5, source_error_rms=2.0,
+        spread_rms=3.0, rounding_rms=4.0, narrow_rms=5.0, graph_rms=6.0, self_rms=7.0,
+        operators=operators, ties=2, terms=9, spread_ulps=16, draws=8, decided_by="d",
     )  # fmt: skip
     return Document(
         schema=SCHEMA,
@@ -128,6 +135,7 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
                 tolerance=0.1,
                 verdict="agree",
                 sentence="s",
+                telling=False,
             )
         ],
         losses=[
@@ -184,9 +192,9 @@ def test_the_json_has_the_documented_names() -> None:
             "peak_memory_bytes", "placement", "loss", "profile"} <= set(case)  # fmt: skip
     assert set(case["profile"]["ops"][0]) == {"op", "class", "kind", "stage", "count", "time_s"}
     assert set(case["samples"][0]) >= {"process", "round", "values_s"}
-    assert {"a", "b", "what", "tensors", "evidence", "tolerance", "verdict", "sentence"} == set(
-        agreement
-    )
+    assert {
+        "a", "b", "what", "tensors", "evidence", "tolerance", "verdict", "sentence", "telling",
+    } == set(agreement)  # fmt: skip
 
 
 def test_the_json_is_read_by_a_person_and_ends_in_a_line() -> None:

@@ -253,7 +253,7 @@ def test_row_1_swapped_outputs_are_recognised(shapes: tuple[tuple[int, ...], ...
     truth = side("fp64", y=y, z=z)
     found = hold(side("a", y=z.astype(np.float32), z=y.astype(np.float32)), truth, truth=truth)
     assert found.verdict == "disagree"
-    assert "'outputs/y' and 'outputs/z' are swapped" in found.sentence
+    assert "'y' and 'z' are swapped" in found.sentence
     wrong = hold(side("a", y=y.astype(np.float32), z=z * 2), truth, truth=truth)
     assert wrong.verdict == "disagree"
     assert "swapped" not in wrong.sentence
@@ -501,6 +501,14 @@ def test_row_3_floats_that_follow_from_a_choice(steps: int, expected: str) -> No
     assert hold(a, truth, truth=truth, confirmation=faulty).verdict == "disagree"
 
 
+@pytest.mark.parametrize(("faults", "expected"), [("", "agree"), ("TopK 't'", "disagree")])
+def test_row_3_floats_are_not_excused_by_a_choice_at_fault(faults: str, expected: str) -> None:
+    truth = side("fp64", y=3 * ONES)
+    confirmation = Confirmation(graph=truth, forced=side("forced", y=ONES), faults=faults)
+    found = hold(side("a", y=off(0)), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == expected
+
+
 # -- row 4: floats against float64 -----------------------------------------------------------------
 
 
@@ -525,6 +533,11 @@ def test_row_4_float64_parity(relative: float, expected: str, scale: float) -> N
     assert found.verdict == expected
     assert found.tolerance == pytest.approx(1e-9 * scale)
     assert evidence_of(found).decided_by == "float64 parity"
+
+
+def test_row_4_a_float32_case_that_hands_out_float64_is_not_parity() -> None:
+    found = hold(side("a", y=ONES * (1 + 1e-8)))
+    assert (found.verdict, evidence_of(found).decided_by) == ("agree", "rounding of the result")
 
 
 def test_row_4_float32_against_float64_is_not_parity() -> None:
@@ -960,6 +973,14 @@ def test_the_first_tap_that_departs_is_named(steps: dict[str, float], named: str
     found = hold(with_taps("a", np.float32, **steps), truth, truth=truth)
     assert found.verdict == "disagree"
     assert found.sentence.endswith(f"; the first tensor that departs is {named}")
+
+
+def test_a_tap_is_held_against_the_reference_whatever_was_chosen() -> None:
+    truth = with_taps("fp64", np.float64, early=0)
+    forced = side("forced", y=ONES)
+    a = with_taps("a", np.float32, early=50)
+    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=forced, forced=forced))
+    assert found.sentence.endswith("; the first tensor that departs is early")
 
 
 def test_without_a_tap_that_departs_none_is_named() -> None:

@@ -76,7 +76,7 @@ def test_observe_leaves_tensors_and_a_spread(tmp_path: Path) -> None:
     assert len(report.loss) == 1
     seen = tensors.load(tmp_path / "tensors.npz")
     assert set(report.spread) == set(seen)
-    assert {name.split("/")[0] for name in seen} == {"loss", "gradients", "parameters"}
+    assert {name.split("/")[0] for name in seen} == {"loss", "gradients", "trajectory"}
 
 
 def test_a_loss_that_is_not_finite_fails_the_case(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ WHAT = {"infer": ("outputs",), "train": ("loss", "gradients", "trajectory")}
 UNOPTIMISED = {"ort-opt": "0"}
 NARROW = "narrow"
 """Option of the reference engine: every tensor is rounded to this type."""
-EPS_OF = {"float16": "fp16", "bfloat16": "bf16"}
-NARROWED = {precision: name for name, precision in EPS_OF.items()}
+EPS_OF = {"float16": "fp16", "bfloat16": "bf16", "float64": "fp64"}
+NARROWED = {"fp16": "float16", "bf16": "bfloat16"}
 
 
 class Pair(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,7 +166,7 @@ def file_pairs(case: Case, cases: Sequence[Case], files: Files) -> Iterator[Pair
     truth, own = in_double(case), single(case)
     declared = files.declared.get(case.graph, "")
     precision = EPS_OF.get(declared, case.precision)
-    narrow = "" if declared.startswith("int") else declared or NARROWED.get(case.precision, "")
+    narrow = NARROWED.get(precision, "")
 
     def pair(b: Case, source: Pair | None, reference: Case, rounded: str) -> Pair:
         return Pair(
@@ -195,7 +195,8 @@ def file_pairs(case: Case, cases: Sequence[Case], files: Files) -> Iterator[Pair
         base = next((other for other in of if alike(other, case)), None)
         if base is not None:
             first = next(file_pairs(single(base), cases, files))
-            yield pair(first.reference, first, first.reference, declared or narrow)
+            type_ = declared if declared.startswith("int") else narrow
+            yield pair(first.reference, first, first.reference, type_)
 
 
 def rounded_to(reference: Case, type_: str) -> Case | None:
@@ -251,7 +252,7 @@ class Verdicts:
         self.confirmations = confirmations or {}
         self.fixed = fixed
         self.absent = absent or {}
-        self.known: dict[tuple[str, str, str], Agreement] = {}
+        self.known: dict[tuple[str, str, str, str], Agreement] = {}
 
     def agreements(self) -> list[Agreement]:
         """A verdict on every pair and kind of tensor."""
@@ -280,7 +281,9 @@ class Verdicts:
         One that lacks an observation it needs is ``inconclusive`` and names it: it must not pass
         for one that was compared.
         """
-        key = (pair.a.key, pair.b.key, what)
+        # The same pair may be asked for as its own measure, which then has no source.
+        source = "" if pair.source is None else pair.source.key
+        key = (pair.a.key, pair.b.key, source, what)
         if key not in self.known:
             self.known[key] = self.find(pair, what)
         return self.known[key]

@@ -125,7 +125,8 @@ class Confirmer:
             report = self.launcher.run(self.job("operators", case, parameter_set="probe", at=steps))
         if not report.ok:
             why = f"its operators could not be checked one by one: {report.reason}"
-            return msgspec.structs.replace(found, missing=why)
+            missing = "; ".join(filter(None, [found.missing, why]))
+            return msgspec.structs.replace(found, missing=missing)
         return msgspec.structs.replace(found, operators=report.operators)
 
     def of_graph(self, case: Case) -> Report:

@@ -28,7 +28,10 @@ LIMIT_BYTES = 4 * 2**30
 LARGEST_BYTES = 2**30
 """An evaluation that leaves more than this is not kept."""
 SEAL = "digests.json"
-CODE = ("draws", "numerics", "observe", "readings", "spec", "sums", "tensors", "worker")
+CODE = (
+    "data", "draws", "numerics", "observe", "pieces", "readings", "spec", "sums", "tensors", "ulps",
+    "worker",
+)  # fmt: skip
 """Modules of the core that decide what is evaluated, and from what."""
 
 
@@ -58,8 +61,9 @@ def key(job: Job) -> str:
     """SHA-256 in hex over the code, the versions, the inputs, the graph and what is asked for."""
     case = job.case
     engine = registry.engine(case.engine)
-    own = ROOT / "runners" / f"{engine.module.rsplit('.', 1)[1]}.py"
-    files = [ROOT / f"{name}.py" for name in CODE] + [ROOT / "runners" / "base.py", own]
+    stem = engine.module.rsplit(".", 1)[1]
+    files = [ROOT / f"{name}.py" for name in CODE] + [ROOT / "runners" / "base.py"]
+    files += sorted((ROOT / "runners").glob(f"{stem}*.py"))
     if engine.reference:
         files += sorted((ROOT / "runners" / "graph").glob("*.py"))
     if case.source != FILE:
@@ -83,11 +87,13 @@ def read(folder: Path) -> Report | None:
         intact = all(tensors.digest_file(folder / name) == d for name, d in digests.items())
         report = msgspec.json.decode((folder / REPORT).read_bytes(), type=Report)
     except (OSError, msgspec.MsgspecError):
-        return None
+        intact = False
     if not intact:
         shutil.rmtree(folder, ignore_errors=True)
         return None
-    os.utime(folder)
+    # Of a cache that cannot be written to, the order of use is not known.
+    with contextlib.suppress(OSError):
+        os.utime(folder)
     return msgspec.structs.replace(report, folder=str(folder))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from xbench.result import Evidence, OperatorCheck
@@ -9,6 +10,8 @@ from xbench.result import Evidence, OperatorCheck
 if TYPE_CHECKING:
     from xbench.verdict import Evidences, Judged, Side
 
+SUBNORMAL = "only subnormal numbers differ"
+"""What decided where one side flushes them to zero."""
 LESS_ACCURATE = 2.0
 """How many times the error of the judged side the other's must be to be called less accurate."""
 
@@ -23,15 +26,22 @@ def of(
     count: int,
     departure: str,
     pairing: str,
+    empty: Sequence[str],
 ) -> tuple[str, bool]:
     """The sentence on a pair, of which ``worst`` is the tensor that decided.
 
     ``departure``: the first tap that departs; ``pairing``: how outputs found each other, where not
-    by name. Also whether it says more than verdict, error and limit do.
+    by name; ``empty``: tensors in which there was nothing to compare. Also whether it says more
+    than verdict, error and limit do.
     """
-    parts = [main(worst, a, b, evidences, what, count), less_accurate(worst, a, b), worst.hint]
+    parts = [
+        main(worst, a, b, evidences, what, count),
+        less_accurate(worst, b, evidences),
+        worst.hint,
+    ]
     parts += [rounding_alone(worst, evidences)]
     parts += [f"the first tensor that departs is {departure}" if departure else "", pairing]
+    parts += [f"nothing to compare in {', '.join(empty)}" if empty else ""]
     sides = [a, b] + ([evidences.reference] if evidences.reference is not None else [])
     remarks = dict.fromkeys(remark for side in sides for remark in side.remarks)
     if worst.verdict != "agree" and evidences.confirmation.missing:
@@ -39,6 +49,7 @@ def of(
     found = [part for part in (*parts, *remarks) if part]
     plain = worst.verdict == "agree" and worst.limit is not None and len(found) == 1
     plain = plain and worst.evidence.operators is None and not worst.evidence.ties
+    plain = plain and worst.evidence.decided_by != SUBNORMAL
     return "; ".join(found), not plain
 
 
@@ -50,7 +61,7 @@ def main(worst: Judged, a: Side, b: Side, evidences: Evidences, what: str, count
         return without_limit(worst, a, b, every)
     error = f"its RMS error to float64 is {evidence.error_rms:.2g}"
     limit = f"limit {worst.limit:.2g} ({limit_by(evidence, evidences)})"
-    if evidence.decided_by == "only subnormal numbers differ":
+    if evidence.decided_by == SUBNORMAL:
         return (
             f"{a.label} agrees with {b.label} in {every}, but for subnormal numbers in {name}, "
             "which one of them flushes to zero"
@@ -162,8 +173,10 @@ def named(check: OperatorCheck) -> str:
     return f"{check.op} ({check.node})" if check.node and check.node != check.op else check.op
 
 
-def less_accurate(worst: Judged, a: Side, b: Side) -> str:
+def less_accurate(worst: Judged, b: Side, evidences: Evidences) -> str:
     """Which side is the less accurate one, where it is not the judged one."""
+    if evidences.reference is None or b.key == evidences.reference.key:
+        return ""
     mine, theirs = worst.evidence.error_rms, worst.evidence.other_error_rms
     if mine is None or not theirs or theirs <= LESS_ACCURATE * mine:
         return ""

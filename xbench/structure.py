@@ -83,8 +83,10 @@ def pair(
     )
 
 
-def layout(a: Array, b: Array) -> str:
+def layout(a: Array, b: Array, *, labels: tuple[str, str] = ("a", "b")) -> str:
     """In which other order ``a`` holds the values of ``b``: a sentence, or nothing.
+
+    ``labels`` is what the sentence calls the two.
 
     Told are the same elements in C order under another shape, and a permutation of axes, also
     where the shape is the same because sizes are equal. Nothing is told where ``a`` matches ``b``
@@ -99,12 +101,16 @@ def layout(a: Array, b: Array) -> str:
     expected = b[index]
     as_it_is = a[np.unravel_index(flat, a.shape)]
     if not _match(as_it_is, expected):
-        return _permuted(a, b, index, expected)
+        return _permuted(a, b, index, expected, labels)
     if a.shape == b.shape:
         return ""
     how = _agreement(a.reshape(b.shape), b)
     shapes = f"{list(a.shape)} against {list(b.shape)}"
-    return how and f"a holds the values of b in the same order under another shape, {shapes}: {how}"
+    mine, theirs = labels
+    return how and (
+        f"{mine} holds the values of {theirs} in the same order under another shape, {shapes}: "
+        f"{how}"
+    )
 
 
 def swapped(
@@ -139,7 +145,9 @@ def swapped(
     return "; ".join(sentences)
 
 
-def _permuted(a: Array, b: Array, index: tuple[Array, ...], expected: Array) -> str:
+def _permuted(
+    a: Array, b: Array, index: tuple[Array, ...], expected: Array, labels: tuple[str, str]
+) -> str:
     """The permutation of the axes of ``a`` under which it matches ``b`` best, if it does."""
     best, order = math.inf, None
     for candidate in _orders(a.shape, b.shape):
@@ -153,11 +161,12 @@ def _permuted(a: Array, b: Array, index: tuple[Array, ...], expected: Array) -> 
         return ""
     if order == (0, 2, 1):
         # Its own inverse: which of the two is which cannot be seen.
-        what = "one of a and b is NLC, the other NCL"
+        what = f"one of {labels[0]} and {labels[1]} is NLC, the other NCL"
     elif order in NAMED:
-        what = "a is {} where b is {}".format(*NAMED[order])
+        mine, theirs = NAMED[order]
+        what = f"{labels[0]} is {mine} where {labels[1]} is {theirs}"
     else:
-        what = "the axes of a are in another order than those of b"
+        what = f"the axes of {labels[0]} are in another order than those of {labels[1]}"
     return f"{what}: transposed by {order} {how}"
 
 

@@ -33,7 +33,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from xbench import numerics, sentences, structure
+from xbench import numerics, sentences, structure, ulps
 from xbench.result import Agreement, Evidence, Operators, TensorMetrics
 from xbench.tolerances import Tolerances, exceeds
 
@@ -119,7 +119,10 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one tensor. ``score`` is the error over its limit; ``hint`` helps to act."""
+    """The verdict on one tensor. ``score`` is the error over its limit; ``hint`` helps to act.
+
+    ``nothing``: both sides are alike in having no finite element, which says nothing.
+    """
 
     metrics: TensorMetrics
     evidence: Evidence
@@ -127,6 +130,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     score: float
     verdict: str
     hint: str = ""
+    nothing: bool = False
 
 
 def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
@@ -151,11 +155,12 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
             sentence = f"{reference.label} has no {missing[0]}, which {b.label} has"
             return inconclusive(a.key, b.key, what, sentence)
     judged = [judge_tensor(own, name, a, b, evidences) for own, name in pairing.pairs]
-    empty = [item for item in judged if item.metrics.elements == 0 and item.verdict == INCONCLUSIVE]
-    counted = [item for item in judged if item not in empty] or judged
+    empty = [item for item in judged if item.nothing]
+    counted = [item for item in judged if not item.nothing] or judged
     worst = max(counted, key=lambda item: (SEVERITY[item.verdict], item.score))
-    if worst.verdict == DISAGREE and (swap := structure.swapped(mine, theirs, pairing)):
-        worst = msgspec.structs.replace(worst, hint=swap)
+    if worst.verdict == DISAGREE and what == "outputs":
+        partner = {name: own for own, name in pairing.pairs}
+        worst = hinted(worst, mine, theirs, partner[worst.metrics.name], pairing, (a, b))
     sentence, telling = sentences.of(
         worst,
         a,
@@ -165,6 +170,7 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
         count=len(counted),
         departure=first_departure(a, b, evidences) if worst.verdict == DISAGREE else "",
         pairing=pairing.words,
+        empty=[item.metrics.name for item in empty] if len(empty) < len(judged) else [],
     )
     return Agreement(
         a=a.key,
@@ -177,6 +183,21 @@ def judge(a: Side, b: Side, evidences: Evidences, what: str) -> Agreement:
         sentence=sentence,
         telling=telling,
     )
+
+
+def hinted(
+    worst: Judged,
+    mine: Mapping[str, Array],
+    theirs: Mapping[str, Array],
+    own: str,
+    pairing: structure.Pairing,
+    sides: tuple[Side, Side],
+) -> Judged:
+    """A disagreement with what its values say of its cause: outputs swapped, axes exchanged."""
+    labels = sides[0].label, sides[1].label
+    hint = structure.swapped(mine, theirs, pairing, labels=labels).replace("outputs/", "")
+    hint = hint or structure.layout(mine[own], theirs[worst.metrics.name], labels=labels)
+    return msgspec.structs.replace(worst, hint=hint)
 
 
 def of_kind(side: Side, what: str) -> dict[str, Array]:
@@ -202,8 +223,8 @@ def judge_tensor(own: str, name: str, a: Side, b: Side, evidences: Evidences) ->
         return found
     if evidences.fixed is not None:
         return by_tolerance(own, name, a, b, metrics, evidences.fixed)
-    if actual.dtype.kind in "iub":
-        found = by_exactness(name, actual, other, metrics, evidences)
+    if ulps.kind(actual.dtype) in ("i", "u", "b"):
+        found = by_exactness(own, name, a, b, metrics, evidences)
     elif evidences.reference is None:
         found = without_reference(name, metrics, evidences)
     else:
@@ -216,23 +237,21 @@ def by_structure(actual: Array, other: Array, metrics: TensorMetrics) -> Judged 
     if not metrics.problem:
         return None
     same_shape = actual.shape == other.shape
-    if same_shape and actual.size == 0 and actual.dtype.kind == other.dtype.kind:
-        return decided(metrics, "no elements to compare", INCONCLUSIVE)
+    alike = same_shape and ulps.kind(actual.dtype) == ulps.kind(other.dtype)
+    if alike and actual.size == 0:
+        found = decided(metrics, "no elements to compare", INCONCLUSIVE)
+        return msgspec.structs.replace(found, nothing=True)
     if metrics.bitwise_equal:
         # Not one finite element, and alike in what they are instead.
-        return decided(metrics, metrics.problem, INCONCLUSIVE)
-    hint = structure.layout(actual, other) if not same_shape else ""
-    return decided(metrics, metrics.problem, DISAGREE, hint=hint)
+        found = decided(metrics, metrics.problem, INCONCLUSIVE)
+        return msgspec.structs.replace(found, nothing=True)
+    return decided(metrics, metrics.problem, DISAGREE)
 
 
-def decided(
-    metrics: TensorMetrics, by: str, verdict: str, *, hint: str = "", score: float = np.inf
-) -> Judged:
+def decided(metrics: TensorMetrics, by: str, verdict: str, *, score: float = np.inf) -> Judged:
     """A verdict without a limit."""
     evidence = Evidence(tensor=metrics.name, decided_by=by)
-    return Judged(
-        metrics=metrics, evidence=evidence, limit=None, score=score, verdict=verdict, hint=hint
-    )
+    return Judged(metrics=metrics, evidence=evidence, limit=None, score=score, verdict=verdict)
 
 
 def steady(own: str, found: Judged, a: Side, b: Side, name: str) -> Judged:
@@ -270,11 +289,16 @@ def by_tolerance(
 
 
 def by_exactness(
-    name: str, actual: Array, other: Array, metrics: TensorMetrics, evidences: Evidences
+    own: str, name: str, a: Side, b: Side, metrics: TensorMetrics, evidences: Evidences
 ) -> Judged:
     """Row 3: integers and booleans."""
+    actual = a.tensors[own]
     if metrics.differing == 0:
         return decided(metrics, "equal", AGREE, score=0.0)
+    reference = evidences.reference
+    if reference is not None and np.array_equal(actual, reference.tensors[name]):
+        by = f"equal to float64; {b.label} is the side that differs"
+        return decided(metrics, by, AGREE, score=0.0)
     by = f"{metrics.differing} of {metrics.elements} differ, and integers are exact"
     confirmation = evidences.confirmation
     if not same_function(evidences):
@@ -282,7 +306,7 @@ def by_exactness(
     forced = confirmation.forced
     if forced is None or confirmation.faults:
         return decided(metrics, "; ".join(filter(None, [by, confirmation.faults])), DISAGREE)
-    if not np.array_equal(actual, forced.tensors[name]):
+    if own not in forced.tensors or not np.array_equal(actual, forced.tensors[own]):
         return decided(metrics, f"{by}, also under its own choices", DISAGREE)
     found = decided(metrics, "ties", AGREE, score=0.0)
     evidence = msgspec.structs.replace(found.evidence, ties=confirmation.ties)
@@ -298,11 +322,13 @@ def same_function(evidences: Evidences) -> bool:
     graph, reference = evidences.confirmation.graph, evidences.reference
     if graph is None or reference is None:
         return True
-    for name, value in of_kind(graph, "outputs").items():
-        truth = reference.tensors.get(name)
-        if truth is None:
-            continue
-        if value.dtype.kind in "iub":
+    computed, wanted = of_kind(graph, "outputs"), of_kind(reference, "outputs")
+    pairing = structure.pair(computed, wanted)
+    if pairing.missing:
+        return False
+    for own, name in pairing.pairs:
+        value, truth = computed[own], wanted[name]
+        if ulps.kind(value.dtype) in ("i", "u", "b"):
             if not np.array_equal(value, truth):
                 return False
             continue
@@ -327,11 +353,12 @@ def by_error(
 ) -> Judged:
     """Row 4 and 5: the error to float64 against what rounding explains."""
     confirmation = evidences.confirmation
-    reference = evidences.reference
-    assert reference is not None
-    if confirmation.forced is not None and not confirmation.faults and same_function(evidences):
-        reference = confirmation.forced
-    truth = reference.tensors[name]
+    assert evidences.reference is not None
+    plain = truth = evidences.reference.tensors[name]
+    forced = confirmation.forced
+    chosen = forced is not None and own in forced.tensors and not confirmation.faults
+    if forced is not None and chosen and same_function(evidences):
+        truth = forced.tensors[own]
     to_truth = numerics.compare(name, a.tensors[own], truth)
     if to_truth.problem:
         return decided(metrics, to_truth.problem, INCONCLUSIVE)
@@ -356,13 +383,16 @@ def by_error(
     if found.verdict == AGREE:
         return found
     if metrics.subnormal_only or to_truth.subnormal_only:
-        evidence = msgspec.structs.replace(evidence, decided_by="only subnormal numbers differ")
+        evidence = msgspec.structs.replace(evidence, decided_by=sentences.SUBNORMAL)
         return msgspec.structs.replace(found, evidence=evidence, score=1.0, verdict=AGREE)
-    return confirmed(own, found, truth, confirmation)
+    return confirmed(own, found, plain, confirmation)
 
 
 def confirmed(own: str, found: Judged, truth: Array, confirmation: Confirmation) -> Judged:
-    """What remains of a rejection once the graph and its operators were looked at."""
+    """What remains of a rejection once the graph and its operators were looked at.
+
+    Operators that are all right say nothing of a graph that is not known to be.
+    """
     evidence, limit = found.evidence, found.limit or 0.0
     if confirmation.graph is not None and own in confirmation.graph.tensors:
         distance = rms_or_none(confirmation.graph.tensors[own], truth)
@@ -379,7 +409,8 @@ def confirmed(own: str, found: Judged, truth: Array, confirmation: Confirmation)
     within = all(item.score <= 1.0 for item in operators.worst)
     verdict = found.verdict
     if within:
-        verdict = INCONCLUSIVE if operators.unchecked else AGREE
+        known = confirmation.graph is not None and own in confirmation.graph.tensors
+        verdict = AGREE if known and not operators.unchecked else INCONCLUSIVE
     return msgspec.structs.replace(found, evidence=evidence, verdict=verdict)
 
 
@@ -400,7 +431,7 @@ def float_limits(
         own = rms_or_none(evidences.source.tensors[name], truth)
         # None: the source is not finite where float64 is, which measures no rounding.
         limits["2x source error"] = 2.0 * (own or 0.0)
-    if evidences.narrow is not None:
+    if evidences.narrow is not None and name in evidences.narrow.tensors:
         narrow = rms_or_none(evidences.narrow.tensors[name], truth)
         limits[f"2x rounding to {evidences.narrow_type}"] = 2.0 * (narrow or 0.0)
     evidence = Evidence(
