@@ -54,6 +54,8 @@ CLASSES = 10
 def executed(request: Request) -> list[Agreement]:
     """The verdicts of one run. Fails where a case does: what did not run was not compared."""
     document = run.execute(request, Progress(), ["benchmark"])
+    if document.run.interrupted:
+        raise KeyboardInterrupt
     for result in document.cases:
         assert result.status == "ok", f"{result.case.title}: {result.status}: {result.reason}"
     for note in document.notes:

@@ -150,6 +150,8 @@ def study(of: Base, count: int, seed: int, folder: Path) -> list[Found]:
         cache=str(cache),
     )
     document = run.execute(request, Progress(), ["benchmark"])
+    if document.run.interrupted:
+        raise KeyboardInterrupt
     truth = agree.in_double(case_of(document, of.path))
     limits = noise(of, truth, cache)
     checked(of, document, truth, limits)

@@ -19,7 +19,7 @@ import psutil
 TINY = ("run", "prednet", "--size", "tiny", "--engine", "fake", "--ep", "cpu", "--steps", "1")
 QUICK = (*TINY, "--rounds", "2", "--budget", "0.05")
 BRIEF = (*TINY, "--rounds", "1", "--budget", "0.02", "--phase", "infer")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """Far beyond what anything here takes: reached only by what hangs."""
 
 

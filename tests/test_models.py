@@ -69,7 +69,9 @@ def test_definitions_agree_in_float64(launcher: Launcher, name: str, loss: str) 
     assert max(worst.values()) < 1e-9, worst
     steps = {tensor.split("/")[1] for tensor in one.tensors() if tensor.startswith("gradients/")}
     assert steps == {"0", "1", "2", "3", "4"}
-    names = {item.name for item in registry.model(name).parameters(registry.model(name).sizes["tiny"])}
+    names = {
+        item.name for item in registry.model(name).parameters(registry.model(name).sizes["tiny"])
+    }
     assert set(jobs.last_parameters(one.tensors())) == names
     assert {f"trajectory/loss/{step}" for step in steps} <= set(one.tensors())
 

@@ -211,7 +211,7 @@ def test_losses_are_held_in_the_type_of_the_case(precision: str, dtype: str) -> 
     [
         lambda runner, given: observe.forced(runner, given, ()),
         lambda runner, given: observe.free(runner, given, given.parameters),
-        observe.trained_states,
+        lambda runner, given: made_by(runner, given),
     ],
 )
 def test_a_loss_that_is_not_finite_is_an_error(train: Callable[[Runner, Work], object]) -> None:
@@ -220,6 +220,13 @@ def test_a_loss_that_is_not_finite_is_an_error(train: Callable[[Runner, Work], o
     runner.infinite = True
     with pytest.raises(EngineError, match="the loss is not finite: nan"):
         train(runner, given)
+
+
+def made_by(runner: Any, given: Work) -> list[Arrays]:
+    """The states that free training makes on its way."""
+    made: list[Arrays] = []
+    observe.free(runner, given, given.parameters, made)
+    return made
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -231,25 +238,25 @@ def test_states_are_the_parameters_before_each_step(dtype: Any) -> None:
         case=given.case, spec=SPEC, config=None, parameters={"w": start}, batches=given.batches,
         graph=None, folder=Path(),
     )  # fmt: skip
-    found = observe.trained_states(runner, given)
+    found = made_by(runner, given)
     assert [lists(state) for state in found] == [
         {"w": [1, 3]}, {"w": [0.75, 2.5]}, {"w": [-0.25, 0.5]},
     ]  # fmt: skip
     assert {state["w"].dtype for state in found[1:]} == {np.dtype(np.float32)}
-    assert runner.trained == [0, 1], "the last step leads nowhere that is looked at"
+    assert runner.trained == [0, 1, 2]
     assert len(runner.bound) == 1, "the state of the optimizer goes on"
 
 
 def test_states_of_one_batch_are_the_start() -> None:
     given = work("train", batches=1)
     runner = loaded(given)
-    assert observe.trained_states(runner, given) == [given.parameters]
-    assert runner.trained == []
+    assert [lists(state) for state in made_by(runner, given)] == [lists(given.parameters)]
+    assert runner.trained == [0]
 
 
 def test_a_forced_step_from_the_states_is_the_free_step_of_who_made_them() -> None:
     given = work("train")
-    states = observe.trained_states(loaded(given), given)
+    states = made_by(loaded(given), given)
     found = observe.observe(loaded(given), given, every_batch=False, taps=False, states=states)
     for step in range(3):
         assert found[f"loss/{step}"] == found[f"trajectory/loss/{step}"]

@@ -98,9 +98,7 @@ def test_levels_and_threads_that_call_are_cases_that_agree(file: Path) -> None:
     assert done.code == 0, done.err
     found = done.json()
     measured = asked(done)
-    seen = {
-        c["key"]: (c["case"]["options"]["ort-opt"], c["case"]["concurrency"]) for c in measured
-    }
+    seen = {c["key"]: (c["case"]["options"]["ort-opt"], c["case"]["concurrency"]) for c in measured}
     assert list(seen.values()) == [("0", 1), ("0", 2), ("99", 1), ("99", 2)]
     (double,) = (case for case in found["cases"] if not case["asked"])
     assert (double["case"]["precision"], double["status"]) == ("fp64", "ok")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -13,6 +15,8 @@ from hypothesis import strategies as st
 from tests.command import alive, wait_until
 from xbench import exits, store
 from xbench import run as running
+from xbench.jobs import Job, Report
+from xbench.launch import Launcher
 from xbench.plan import Request
 from xbench.progress import Progress
 from xbench.result import CaseResult, Document
@@ -145,6 +149,75 @@ def test_a_fault_ends_its_case_and_no_other(
     assert {a.what for a in document.agreements} == {"loss", "gradients", "trajectory"}
     assert document.exit_status == 3
     assert document.exit_reasons == [f"{status}: infer fake cpu"]
+
+
+JUDGED: dict[str, Any] = {
+    "phases": ("infer",),
+    "rounds": None,
+    "budget_s": None,
+    "speed": False,
+    "profile": False,
+}
+"""Verdicts on inference and nothing else."""
+
+
+def test_without_speed_there_are_verdicts_and_no_times() -> None:
+    document = execute(**JUDGED)
+    (result,) = by_phase(document).values()
+    assert (result.status, result.samples, result.latency) == ("ok", [], None)
+    assert set(result.digests) == {"parameters", "inputs"}
+    assert [a.verdict for a in document.agreements] == ["agree"]
+    assert document.exit_status == 0
+
+
+def second_process(patch: pytest.MonkeyPatch, change: Callable[[Job], Report | Job]) -> None:
+    """Meddle with the job, or give the report, of the process that computes a case once more."""
+    run = Launcher.run
+
+    def changed(launcher: Launcher, job: Job) -> Report:
+        found = change(job) if job.repeats else job
+        return run(launcher, found) if isinstance(found, Job) else found
+
+    patch.setattr(Launcher, "run", changed)
+
+
+def test_a_second_process_that_fails_ends_the_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    second_process(monkeypatch, lambda _: Report(status="crashed", reason="planted"))
+    document = execute(**JUDGED)
+    (result,) = by_phase(document).values()
+    assert (result.status, result.reason) == ("crashed", "planted")
+    assert document.exit_status == 3
+
+
+def test_a_second_process_that_computes_something_else_proves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def off(job: Job) -> Job:
+        case = msgspec.structs.replace(job.case, options={"error": "1e-3"})
+        return msgspec.structs.replace(job, case=case)
+
+    second_process(monkeypatch, off)
+    (agreement,) = execute(**JUDGED).agreements
+    assert agreement.verdict == "inconclusive"
+    assert "fake cpu differs from itself in a second run" in agreement.sentence
+    evidence = agreement.evidence
+    assert evidence is not None
+    assert evidence.self_rms is not None
+    scale = agreement.tensors[0].reference_rms
+    assert scale is not None
+    assert evidence.self_rms == pytest.approx(1e-3 * scale, rel=0.01)
+
+
+@pytest.mark.parametrize("at", ["looking closer", "checking the operators"])
+def test_ctrl_c_in_a_closer_look_keeps_the_verdict(
+    at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, error="0.01", phase="infer")
+    document = execute(Interrupting(at), **JUDGED)
+    assert [a.verdict for a in document.agreements] == ["disagree"]
+    assert document.run.interrupted
+    assert document.exit_status == 130
+    assert "interrupted" in document.exit_reasons
 
 
 def test_losses_that_are_not_finite_fail_the_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -154,6 +154,8 @@ def test_an_option_of_another_device_makes_no_other_case() -> None:
         ({"soak_s": 5.0, "rounds": 3}, "leave --rounds out"),
         ({"soak_s": 5.0, "budget_s": 3.0, "ci_width": 0.01}, "leave --budget, --ci-width out"),
         ({"iterations": 5, "budget_s": 3.0}, "--iterations says how many samples"),
+        ({"speed": False, "rounds": 3}, "--no-speed measures nothing: leave --rounds out"),
+        ({"speed": False, "soak_s": 5.0}, "--no-speed measures nothing: leave --soak out"),
         ({"options": {"provider.cuda.use_tf32": "0"}}, "--provider-option for cuda"),
         ({"engines": ("torch",), "ort_opt": ("0",)}, "--ort-opt: none of torch runs ONNX"),
         ({"engines": ("torch",), "options": {"session.a": "1"}}, "none of torch runs ONNX"),
@@ -185,6 +187,7 @@ def test_options_stand_beside_the_level() -> None:
         ({"options": {"provider.gpu.a": "1"}}, "unknown EP of --provider-option 'gpu'"),
         ({"shapes": {"x": ((1,),)}}, "--shape and --inputs are for ONNX files"),
         ({"inputs": "x.npz"}, "--shape and --inputs are for ONNX files"),
+        ({"against": "x.onnx"}, "--against names the file that others are held against"),
     ],
 )
 def test_a_bad_sweep_is_one_clear_message(fields: dict[str, Any], message: str) -> None:
@@ -326,10 +329,13 @@ def test_an_optional_engine_is_measured_when_it_is_named(monkeypatch: pytest.Mon
         "a": Engine(name="a", module="m", native=True),
         "b": Engine(name="b", module="m", optional=True, twin="a"),
         "t": Engine(name="t", module="m", native=True, shipped=False),
+        "r": Engine(name="r", module="m", onnx=True, optional=True, reference=True),
     }
     monkeypatch.setattr(registry, "engines", lambda: known)
     assert plan.shipped_engines() == ["a"]
     assert plan.engine_names(None) == ("a",)
     assert plan.engine_names("b") == ("b",)
     assert plan.engine_names("all") == ("a", "b")
+    with pytest.raises(UsageError, match="r is what others are held against"):
+        plan.engine_names("a,r")
     assert plan.natives(asked(engines=("b",))) == ["a"], "a compiled twin is never the reference"

@@ -166,7 +166,8 @@ def agreement(a: CaseResult, b: CaseResult, what: str, verdict: str, sentence: s
             spread_rms=1.1e-7,
             rounding_rms=9e-8,
             draws=8,
-            decided_by="spread under one-ULP perturbations",
+            spread_ulps=1,
+            decided_by="1-ULP spread",
         ),
     )
 
@@ -628,6 +629,20 @@ def test_a_problem_is_told_and_a_key_outside_the_run_is_shown(doc: Document) -> 
     text = render(msgspec.structs.replace(doc, agreements=[strange]), 80)
     assert "E1: NaN at 7 places" in text
     assert "0123456789 against 9876543210, outputs disagree: not finite" in text
+
+
+@pytest.mark.parametrize("telling", [False, True])
+def test_a_sentence_that_says_no_more_than_its_row_is_not_said(
+    doc: Document, telling: bool
+) -> None:
+    fine = ran(case("torch", None, "cpu"), 0.1)
+    plain = msgspec.structs.replace(
+        agreement(fine, fine, "outputs", "agree", "the plain sentence"), telling=telling
+    )
+    text = render(msgspec.structs.replace(with_cases(doc, fine), agreements=[plain]), 160)
+    assert ("the plain sentence" in text) == telling
+    assert "Agreement: prednet small, infer" in text
+    assert "1-ULP spread" in text
 
 
 def test_exit_line_never_claims_more_than_happened(doc: Document) -> None:

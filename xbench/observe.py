@@ -34,15 +34,24 @@ States = Sequence[Mapping[str, Any]]
 
 
 def observe(
-    runner: Runner, work: Work, *, every_batch: bool, taps: bool, states: States = ()
+    runner: Runner,
+    work: Work,
+    *,
+    every_batch: bool,
+    taps: bool,
+    states: States = (),
+    made: list[Arrays] | None = None,
 ) -> Arrays:
     """Everything that the phase of the loaded case can be compared by.
 
     ``states`` holds the parameters to begin each training step from; the first step begins from
-    the bound ones where there are none.
+    the bound ones where there are none. Where ``made`` is given, the states are those of the free
+    training of this case, rounded to float32, and are entered there: what every engine begins a
+    forced step from, once the float64 reference has made them.
     """
     if work.case.phase == "train":
-        tensors = forced(runner, work, states) | free(runner, work, work.parameters)
+        trajectory = free(runner, work, work.parameters, made)
+        tensors = forced(runner, work, states if made is None else made) | trajectory
     else:
         tensors = outputs(runner, work, every_batch)
     if taps:
@@ -78,28 +87,26 @@ def forced(runner: Runner, work: Work, states: States) -> Arrays:
     return tensors
 
 
-def free(runner: Runner, work: Work, start: Mapping[str, Any]) -> Arrays:
-    """Losses along free training from ``start``, and the parameters after the last step."""
-    runner.bind(dict(start))
-    result = finite(runner.train(range(len(work.batches))))
-    tensors: Arrays = {
-        f"trajectory/loss/{k}": np.asarray(loss, held_in(work))
-        for k, loss in enumerate(result.loss)
-    }
-    return tensors | {f"trajectory/{name}": value for name, value in result.parameters.items()}
+def free(
+    runner: Runner,
+    work: Work,
+    start: Mapping[str, Any],
+    made: list[Arrays] | None = None,
+) -> Arrays:
+    """Losses along free training from ``start``, and the parameters after the last step.
 
-
-def trained_states(runner: Runner, work: Work) -> list[Arrays]:
-    """The parameters before each step of free training, rounded to float32.
-
-    What an engine begins a forced step from: those of the float64 reference, for all alike.
+    The parameters before each step are entered into ``made``, rounded to float32.
     """
-    runner.bind(work.parameters)
-    states = [work.parameters]
-    for step in range(len(work.batches) - 1):
-        after = finite(runner.train([step])).parameters
-        states.append({name: value.astype(np.float32) for name, value in after.items()})
-    return states
+    runner.bind(dict(start))
+    tensors: Arrays = {}
+    now: Mapping[str, Any] = start
+    for step in range(len(work.batches)):
+        if made is not None:
+            made.append({name: value.astype(np.float32) for name, value in now.items()})
+        result = finite(runner.train([step]))
+        tensors[f"trajectory/loss/{step}"] = np.asarray(result.loss[0], held_in(work))
+        now = result.parameters
+    return tensors | {f"trajectory/{name}": value for name, value in now.items()}
 
 
 def held_in(work: Work) -> str:

@@ -136,18 +136,18 @@ def observe(job: Job) -> Report:
     if job.against is not None:
         runner.force(Path(job.against))
     folder = Path(job.folder)
-    if job.makes_states:
-        states = observing.trained_states(runner, work)
-        tensors.save_batches(folder / STATES, states)
-    else:
-        states = tensors.load_batches(Path(job.states)) if job.states else []
+    states = tensors.load_batches(Path(job.states)) if job.states else []
+    made: list[dict[str, Any]] | None = [] if job.makes_states else None
 
     def seen() -> dict[str, Any]:
         return observing.observe(
-            runner, work, every_batch=job.every_batch, taps=job.taps, states=states
+            runner, work, every_batch=job.every_batch, taps=job.taps, states=states, made=made
         )
 
     first = seen()
+    if made is not None:
+        states, made = made, None
+        tensors.save_batches(folder / STATES, states)
     if job.repeats:
         other = observing.unlike(first, job.repeats)
         tensors.save(folder / TENSORS, {name: first[name] for name in other})
