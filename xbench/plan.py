@@ -167,6 +167,8 @@ def check(request: Request) -> None:
         raise UsageError("--concurrency calls one shape: give one, or leave --concurrency out")
     if request.files and "infer" not in request.phases:
         raise UsageError("nothing to run: an ONNX file is for inference, and --phase leaves it out")
+    if request.against is not None and request.against not in request.files:
+        raise UsageError(f"--against {request.against}: it has to be one of the files of the run")
     if request.against is not None and len(request.files) < 2:
         raise UsageError("--against names the file that others are held against: name them too")
     if (request.shapes or request.inputs) and not request.files:
