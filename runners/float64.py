@@ -17,6 +17,7 @@ from xbench.result import Placement, Profile
 from xbench.runners import graph_facts
 from xbench.runners.base import Array, Arrays, Runner, Work
 from xbench.runners.graph import decode
+from xbench.runners.graph.choices import OPERATORS, listed
 from xbench.runners.graph.interpreter import Interpreter, Plan, Step
 from xbench.runners.graph.node import Node, Value
 from xbench.runners.graph.terms import terms
@@ -94,6 +95,7 @@ class Float64Runner(Runner):
         outputs = work.spec.outputs(work.config)
         self.outputs = [spec for spec in outputs if spec.dtype in ARRAYS]
         model = onnx.load(str(work.graph))
+        self.choices = listed(model)
         declared = graph_facts.narrow_type(model)
         self.interpreter = Interpreter(model)
         self.interpreter.tick = self.tick
@@ -107,6 +109,7 @@ class Float64Runner(Runner):
         self.given: dict[str, Value] = {}
         self.counts: dict[str, int] = {}
         self.forced: Forced | None = None
+        self.chosen: dict[int, dict[str, list[Tensor]]] = {}
         self.folder: Path | None = None
 
     def tick(self) -> None:
@@ -129,7 +132,7 @@ class Float64Runner(Runner):
 
     def force(self, folder: Path) -> None:
         """From now on, the first batch is evaluated under the choices that a side left there."""
-        self.folder, self.forced = folder, Forced(folder)
+        self.folder, self.forced = folder, Forced(folder, self.choices)
 
     def feeds(self, batch: int) -> dict[str, Value]:
         """A batch in the layout of the graph, TensorFlow's where TensorFlow made it."""
@@ -168,27 +171,49 @@ class Float64Runner(Runner):
     def evaluate(
         self, batch: int, moved: Mapping[str, Value], forced: Forced | None
     ) -> dict[str, Value]:
-        """The outputs of the graph, under the choices of ``forced``."""
+        """The outputs of the graph, under the choices of ``forced``.
+
+        A moved graph chooses as the graph itself does: how far values move is asked, not what
+        follows where an index flips. Where it then cannot be evaluated, as with a loop that ends
+        elsewhere, nothing has moved: that excuses nobody.
+        """
         names = [spec.name for spec in self.outputs]
         interpreter = self.interpreter
-        interpreter.choosing = None if forced is None else forced.see
+        indices = {} if forced is None else forced.indices
+        own: dict[str, list[Tensor]] = {}
+
+        def note(name: str, node: Node, inputs: Sequence[Value], made: Sequence[Value]) -> None:
+            index = made[OPERATORS[node.op]]
+            if isinstance(index, Tensor):
+                own.setdefault(name, []).append(index)
+
+        interpreter.choosing = note if forced is None else forced.see
+        if forced is None and moved:
+            indices = self.chosen.get(batch, {})
         # Only the latest evaluation is judged.
         for seen in () if forced is None else forced.seen.values():
             seen.clear()
         values = self.in_type(moved)
         feeds = self.feeds(batch)
         try:
-            return interpreter.run(
+            found = interpreter.run(
                 feeds | {name: value for name, value in values.items() if name in feeds},
                 names,
                 constants={**self.placed, **values},
                 rounded=self.rounded,
                 narrow=self.narrow,
-                forced=None if forced is None else forced.indices,
+                forced=indices,
                 visit=self.count,
             )
+        except EngineError as error:
+            if not moved or isinstance(error, Timeout):
+                raise
+            return self.evaluate(batch, {}, forced)
         finally:
             interpreter.choosing = None
+        if forced is None and not moved:
+            self.chosen[batch] = own
+        return found
 
     def count(
         self, proto: NodeProto, node: Node, inputs: Sequence[Value], outputs: Sequence[Value]
@@ -245,7 +270,7 @@ class Float64Runner(Runner):
             return {}
         others = []
         for draw in range(DRAWS):
-            other = Forced(self.folder)
+            other = Forced(self.folder, self.choices)
             self.evaluate(0, self.moved(self.work.case.seed + draw + 1, 1), other)
             others.append(other)
         ties, faults = self.forced.judged(others)

@@ -242,11 +242,13 @@ class Checker:
             actual = expected if same else actual.astype(np.float64)
         try:
             yield operators.check(
-                **made,
-                actual=actual,
-                expected=expected,
+                made["node"],
+                made["op"],
+                made["output"],
+                actual,
+                expected,
                 # All that is asked of a moved result is how far it is: the other job found that.
-                moved=[expected + result.spread],
+                [expected + result.spread],
                 terms=result.terms,
                 eps=0.0 if integers else EPS[rounding],
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import ParamSpec, TypeVar
 
+import msgspec
 import numpy as np
 import torch
 
@@ -260,7 +261,9 @@ class TorchRunner(Runner):
             with torch.no_grad():
                 self.model(**self.batches[step])
 
-        return pt_operators.operators(body)
+        found = pt_operators.operators(body)
+        # A training step was whole.
+        return msgspec.structs.replace(found, optimizer=self.work.case.phase == "train")
 
     @lacks_kernels
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:

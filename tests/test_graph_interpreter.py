@@ -818,7 +818,7 @@ def test_forced_choices_are_judged_as_ties_or_faults(tmp_path: Path) -> None:
     onnx.save(made, tmp_path / "m.onnx")
 
     def judged(chosen: int, values: np.ndarray[Any, Any]) -> tuple[float, dict[str, str]]:
-        kept = [Choice(index="i", node="ArgMax 'i'")]
+        kept = [Choice(index="i", node="ArgMax 'i'", op="ArgMax")]
         (tmp_path / ties.CHOICES).write_bytes(msgspec.json.encode(kept))
         tensors.save(tmp_path / ties.VALUES, {"0/index": np.array([chosen]), "0/values": values})
         runs = runner(tmp_path / "m.onnx", {"x": x}, ["y"])

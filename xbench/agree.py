@@ -258,13 +258,13 @@ class Verdicts:
         """A verdict on every pair and kind of tensor."""
         return [self.verdict(pair, what) for pair in self.pairs for what in WHAT[pair.a.phase]]
 
-    def rejected(self) -> dict[str, tuple[Pair, list[Agreement]]]:
-        """The cases that do not agree with float64, by key, with what was found.
+    def rejected(self) -> dict[str, list[tuple[Pair, Agreement]]]:
+        """The cases that do not agree with float64, by key, with every pair and what was found.
 
         Sources included: what they lend to others depends on it. Where nothing was compared, or
         only the structure differs, there is nothing to confirm.
         """
-        found: dict[str, tuple[Pair, list[Agreement]]] = {}
+        found: dict[str, list[tuple[Pair, Agreement]]] = {}
         everything = [*self.pairs, *(pair.own for pair in self.pairs if pair.own is not None)]
         for pair in everything:
             if pair.a.precision == "fp64":
@@ -272,7 +272,7 @@ class Verdicts:
             for what in WHAT[pair.a.phase]:
                 agreement = self.verdict(pair, what)
                 if agreement.verdict != AGREE and confirmable(agreement):
-                    found.setdefault(pair.a.key, (pair, []))[1].append(agreement)
+                    found.setdefault(pair.a.key, []).append((pair, agreement))
         return found
 
     def verdict(self, pair: Pair, what: str) -> Agreement:
@@ -301,6 +301,9 @@ class Verdicts:
             why = self.absent.get(missing[0].key, "")
             sentence = f"{missing[0].title} could not be computed, so nothing was compared"
             return inconclusive(pair.a.key, pair.b.key, what, f"{sentence}{why and ': '}{why}")
+        if pair.a.source == FILE and (alone := self.sides.get(in_double(pair.a).key)) is not None:
+            # What float64 found out about its graph, as that it leaves the range of float16.
+            a = msgspec.structs.replace(a, remarks=[*a.remarks, *alone.remarks])
         source = self.sides[pair.source.key] if pair.source is not None else None
         own = pair.own
         if own is not None and reference is not None and self.verdict(own, what).verdict != AGREE:
@@ -309,6 +312,7 @@ class Verdicts:
         evidences = Evidences(
             reference=reference,
             source=source,
+            source_truth=self.under_choices(pair),
             spread=self.sides.get(pair.spread.key),
             narrow=self.sides.get(pair.narrow.key) if pair.narrow is not None else None,
             narrow_type=pair.narrow.options[NARROW] if pair.narrow is not None else "",
@@ -318,6 +322,13 @@ class Verdicts:
             no_reference=self.absent.get(pair.reference.key, ""),
         )
         return judge(a, b, evidences, what)
+
+    def under_choices(self, pair: Pair) -> Side | None:
+        """The reference under the choices that the source made, where these were fair."""
+        if pair.source is None:
+            return None
+        known = self.confirmations.get(pair.source.key, NOTHING).choices.get(pair.reference.key)
+        return None if known is None or known.faults else known.side
 
 
 def side_of(case: Case, report: Report, repeat: Report | None = None, random: str = "") -> Side:

@@ -6,7 +6,7 @@ the inputs that the reference has for them. Each takes fresh processes, and is d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -18,7 +18,7 @@ from xbench.progress import Progress
 from xbench.references import References
 from xbench.result import Agreement
 from xbench.spec import Case
-from xbench.verdict import NOTHING, Confirmation, Side
+from xbench.verdict import NOTHING, Choices, Confirmation, Side
 
 CONFIRM_S = 6.0
 """Rough seconds per closer look, to scale the progress bar."""
@@ -62,24 +62,24 @@ class Confirmer:
         """
         rejected = verdicts().rejected()
         progress.plan(2 * CONFIRM_S * len(rejected))
-        for key, (pair, found) in rejected.items():
-            label = f"looking closer at the graph of {pair.a.label}"
-            with progress.task(label, CONFIRM_S):
-                integers = any(agreement.tolerance is None for agreement in found)
-                confirmations[key] = self.graphs(pair.a, choices=integers)
-        for key, (pair, found) in verdicts().rejected().items():
-            if not any(map(by_rounding, found)):
+        for key, found in rejected.items():
+            case = found[0][0].a
+            with progress.task(f"looking closer at the graph of {case.label}", CONFIRM_S):
+                references = {pair.reference.key: pair.reference for pair, _ in found}
+                confirmations[key] = self.graphs(case, list(references.values()))
+        for key, found in verdicts().rejected().items():
+            steps = {step for _, item in found if by_rounding(item) for step in steps_of(item)}
+            if not steps:
                 continue
-            label = f"checking the operators of {pair.a.label} one by one"
-            with progress.task(label, CONFIRM_S):
-                steps = {step for agreement in found for step in steps_of(agreement)}
+            case = found[0][0].a
+            with progress.task(f"checking the operators of {case.label} one by one", CONFIRM_S):
                 known = confirmations.get(key, NOTHING)
-                confirmations[key] = self.operators(pair.a, known, tuple(sorted(steps)))
+                confirmations[key] = self.operators(case, known, tuple(sorted(steps)))
 
-    def graphs(self, case: Case, *, choices: bool) -> Confirmation:
+    def graphs(self, case: Case, references: Sequence[Case]) -> Confirmation:
         """What the graph of a case computes in float64; nothing where it has no graph.
 
-        With ``choices`` also what it computes when every index is chosen as the case chose it.
+        Also what the references compute where every index is chosen as the case chose it.
         """
         graph = self.graph(case)
         if graph is None:
@@ -89,31 +89,43 @@ class Confirmer:
         if not report.ok:
             return Confirmation(missing=f"its graph has no float64 evaluation: {report.reason}")
         found = Confirmation(graph=side_of(of, report))
-        return self.under_choices(case, graph, found) if choices else found
+        chosen = self.launcher.run(self.job("choices", case, graph=graph))
+        if not chosen.ok:
+            why = f"its choices could not be seen: {chosen.reason}"
+            return msgspec.structs.replace(found, missing=why)
+        if "choices" not in chosen.facts:
+            return found
+        for reference in references:
+            found = self.under_choices(of, reference, chosen.folder, found)
+        return found
 
     def observing(self, of: Case, graph: str, **more: object) -> Job:
         """A job that evaluates the graph of a case in float64."""
         return self.job("observe", of, graph=graph, parameter_set="probe", **more)
 
-    def under_choices(self, case: Case, graph: str, found: Confirmation) -> Confirmation:
-        """Add the reference under the choices that the case made: ties, or faults."""
-        chosen = self.launcher.run(self.job("choices", case, graph=graph))
-        if not chosen.ok:
-            return msgspec.structs.replace(
-                found, missing=f"its choices could not be seen: {chosen.reason}"
-            )
-        if "choices" not in chosen.facts:
-            return found
-        of = in_double(case)
-        report = self.launcher.run(self.observing(of, graph, against=chosen.folder))
+    def under_choices(
+        self, own: Case, reference: Case, folder: str, found: Confirmation
+    ) -> Confirmation:
+        """Add a reference under the choices that a case left in ``folder``: ties, or faults.
+
+        A reference that has no graph is stood in for by ``own``, the graph of the case.
+        """
+        graph = self.graph(reference)
+        of = own if graph is None else reference
+        graph = graph or self.graph(own)
+        assert graph is not None
+        report = self.launcher.run(self.observing(of, graph, against=folder))
         if not report.ok:
-            return msgspec.structs.replace(found, missing=f"under its choices: {report.reason}")
-        return msgspec.structs.replace(
-            found,
-            forced=side_of(of, report),
+            why = f"{of.title} under its choices: {report.reason}"
+            missing = "; ".join(filter(None, [found.missing, why]))
+            return msgspec.structs.replace(found, missing=missing)
+        choices = Choices(
+            side=side_of(of, report),
             ties=int(report.facts.get("ties", "0")),
             faults=report.facts.get("faults", ""),
+            stands_in=of == own and reference != own,
         )
+        return msgspec.structs.replace(found, choices={**found.choices, reference.key: choices})
 
     def operators(
         self, case: Case, found: Confirmation, steps: tuple[int, ...] = ()

@@ -25,6 +25,8 @@ class Inputs:
         self.request = request
         self.folder = folder
         self.files = {file.digest[:12]: file for file in files.values()}
+        # By its path: another file may have the same content.
+        self.against = files.get(request.against) if request.against is not None else None
         self.paths: dict[str, Path] = {}
         self.cut: dict[str, Path] = {}
         self.models: dict[str, Batches] = {}
@@ -58,12 +60,6 @@ class Inputs:
             return f"{case.model} {case.size} {case.batch} {case.seed}"
         against = self.against
         return case.graph if against is None else against.digest[:12]
-
-    @property
-    def against(self) -> OnnxFile | None:
-        """The file that the others are held against; its inputs are theirs, in their types."""
-        path = self.request.against
-        return next((file for file in self.files.values() if file.path == path), None)
 
     def check_alike(self, case: Case, base: OnnxFile) -> None:
         """Raise UsageError where a file cannot be fed what ``base`` is fed."""

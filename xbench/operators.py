@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 KEPT = 5
 """How many of the least accurate operators a document keeps."""
-SUM, MOVED = "4 eps sqrt(K)", "spread of its inputs' ULPs"
+SUM, MOVED, LOOP = "4 eps sqrt(K)", "spread of its inputs' ULPs", "twice a plain loop"
 
 
 def check(
@@ -28,6 +28,7 @@ def check(
     *,
     terms: int,
     eps: float,
+    loop: Array | None = None,
 ) -> OperatorCheck:
     """Hold the result of one operator against float64 on the same inputs.
 
@@ -35,18 +36,30 @@ def check(
     its type, at random up or down. The bound is the larger of 4 eps sqrt(``terms``) RMS(expected),
     the rounding of a sum of so many terms (Higham 2002, section 3.1, with the random signs of
     section 2.6), and the largest RMS change that ``moved`` shows, which is what a backward stable
-    operator may do where its terms cancel. Raises ``numerics.Incomparable`` where the two have
-    other shapes or masks.
+    operator may do where its terms cancel. ``loop`` is what a plain loop in the operator's type
+    gives, for an operator that sums: its roundings all go one way where its terms are alike, by
+    K eps / 4 at the worst, and nobody has to be better than twice that. Raises
+    ``numerics.Incomparable`` where the two have other shapes or masks.
     """
     error = numerics.rms_error(actual, expected)
     scale = math.sqrt(float(np.mean(np.square(expected, dtype=np.float64))))
     bounds = {SUM: 4.0 * eps * math.sqrt(terms) * scale}
     changes = [change(value, expected) for value in moved]
     bounds[MOVED] = max(changes, default=0.0)
+    if loop is not None:
+        bounds[LOOP] = 2.0 * change(loop, expected)
     bound, limit = max(bounds.items(), key=lambda item: item[1])
     return OperatorCheck(
         node=node, op=op, output=output, error_rms=error, limit_rms=limit, terms=terms, bound=bound
     )
+
+
+def looped(values: Array, axes: Sequence[int]) -> Array:
+    """The sum over ``axes`` by a plain loop in the type of ``values``, term by term."""
+    last = np.moveaxis(values, axes, range(len(axes)))
+    flat = last.reshape(-1, *last.shape[len(axes) :])
+    total: Array = np.add.accumulate(flat, axis=0, dtype=values.dtype)[-1]
+    return total
 
 
 def change(moved: Array, expected: Array) -> float:
@@ -76,4 +89,5 @@ def merged(found: Sequence[Operators]) -> Operators:
         worst=both.worst,
         unchecked=both.unchecked,
         remark=next((item.remark for item in found if item.remark), ""),
+        optimizer=all(item.optimizer for item in found),
     )

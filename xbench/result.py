@@ -238,13 +238,15 @@ class Operators(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A side checked operator by operator: ``worst`` are the least accurate, by score, descending.
 
     ``checked`` counts all that were; ``unchecked`` says which could not be, and why. ``remark``:
-    how what was checked differs from what ran.
+    how what was checked differs from what ran. ``optimizer``: its update was among them, without
+    which they say nothing of a trajectory.
     """
 
     checked: int
     worst: list[OperatorCheck] = []
     unchecked: list[str] = []
     remark: str = ""
+    optimizer: bool = False
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -74,20 +74,31 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     remarks: Sequence[str] = ()
 
 
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """A reference evaluated with a side's own choices (indices of ArgMax, TopK).
+
+    ``ties`` of them fall between values closer than their error, ``faults`` names the first that
+    does not. ``stands_in``: not the reference's graph was evaluated but the side's own, since the
+    reference has none: fair only where that is the same function.
+    """
+
+    side: Side
+    ties: int = 0
+    faults: str = ""
+    stands_in: bool = False
+
+
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """What was found out about a side that was rejected.
 
     ``graph``: its own graph evaluated in float64. ``operators``: each of its operators alone.
-    ``forced``: the reference evaluated with the side's own choices (indices of ArgMax, TopK), of
-    which ``ties`` fall between values closer than their error and ``faults`` names those that do
-    not. ``missing`` says why there is less than there should be.
+    ``choices``: references under the side's own choices, by the key of the reference. ``missing``
+    says why there is less than there should be.
     """
 
     graph: Side | None = None
     operators: Operators | None = None
-    forced: Side | None = None
-    ties: int = 0
-    faults: str = ""
+    choices: Mapping[str, Choices] = {}
     missing: str = ""
 
 
@@ -99,7 +110,8 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
 
     ``reference``: the float64 evaluation; None where there is none, ``no_reference`` says why.
     ``source``: the engine whose own error is the measure; None when the judged side is that engine,
-    which must not be its own excuse, and when it does not itself agree with float64. ``spread``:
+    which must not be its own excuse, and when it does not itself agree with float64.
+    ``source_truth``: the reference under the source's own choices, if it made others. ``spread``:
     the side whose spread is known (a property of the function, so one engine's serves all).
     ``narrow``: the reference with every tensor rounded to the type the judged side is declared in,
     ``narrow_type``.
@@ -109,6 +121,7 @@ class Evidences(msgspec.Struct, frozen=True, kw_only=True):
 
     reference: Side | None
     source: Side | None = None
+    source_truth: Side | None = None
     spread: Side | None = None
     narrow: Side | None = None
     narrow_type: str = ""
@@ -300,17 +313,34 @@ def by_exactness(
         by = f"equal to float64; {b.label} is the side that differs"
         return decided(metrics, by, AGREE, score=0.0)
     by = f"{metrics.differing} of {metrics.elements} differ, and integers are exact"
-    confirmation = evidences.confirmation
-    if not same_function(evidences):
-        return decided(metrics, f"{by}; {ANOTHER_GRAPH}", DISAGREE)
-    forced = confirmation.forced
-    if forced is None or confirmation.faults:
-        return decided(metrics, "; ".join(filter(None, [by, confirmation.faults])), DISAGREE)
-    if own not in forced.tensors or not np.array_equal(actual, forced.tensors[own]):
+    choices = fair_choices(evidences)
+    if choices is None:
+        if not same_function(evidences):
+            return decided(metrics, f"{by}; {ANOTHER_GRAPH}", DISAGREE)
+        known = made_choices(evidences)
+        faults = "" if known is None else known.faults
+        return decided(metrics, "; ".join(filter(None, [by, faults])), DISAGREE)
+    expected = choices.side.tensors.get(own if choices.stands_in else name)
+    if expected is None or not np.array_equal(actual, expected):
         return decided(metrics, f"{by}, also under its own choices", DISAGREE)
     found = decided(metrics, "ties", AGREE, score=0.0)
-    evidence = msgspec.structs.replace(found.evidence, ties=confirmation.ties)
+    evidence = msgspec.structs.replace(found.evidence, ties=choices.ties)
     return msgspec.structs.replace(found, evidence=evidence)
+
+
+def made_choices(evidences: Evidences) -> Choices | None:
+    """The reference under the choices of the judged side, if it was evaluated so."""
+    if evidences.reference is None:
+        return None
+    return evidences.confirmation.choices.get(evidences.reference.key)
+
+
+def fair_choices(evidences: Evidences) -> Choices | None:
+    """The same, where every choice is a tie and it is the reference that was evaluated."""
+    choices = made_choices(evidences)
+    if choices is None or choices.faults:
+        return None
+    return None if choices.stands_in and not same_function(evidences) else choices
 
 
 def same_function(evidences: Evidences) -> bool:
@@ -355,10 +385,9 @@ def by_error(
     confirmation = evidences.confirmation
     assert evidences.reference is not None
     plain = truth = evidences.reference.tensors[name]
-    forced = confirmation.forced
-    chosen = forced is not None and own in forced.tensors and not confirmation.faults
-    if forced is not None and chosen and same_function(evidences):
-        truth = forced.tensors[own]
+    choices = fair_choices(evidences)
+    if choices is not None:
+        truth = choices.side.tensors.get(own if choices.stands_in else name, truth)
     to_truth = numerics.compare(name, a.tensors[own], truth)
     if to_truth.problem:
         return decided(metrics, to_truth.problem, INCONCLUSIVE)
@@ -373,7 +402,7 @@ def by_error(
         evidence,
         error_rms=error,
         other_error_rms=rms_or_none(b.tensors[name], truth),
-        ties=confirmation.ties,
+        ties=0 if choices is None else choices.ties,
         decided_by=by,
     )
     score = error / limit if limit else (np.inf if error else 0.0)
@@ -410,6 +439,7 @@ def confirmed(own: str, found: Judged, truth: Array, confirmation: Confirmation)
     verdict = found.verdict
     if within:
         known = confirmation.graph is not None and own in confirmation.graph.tensors
+        known = known and (operators.optimizer or not own.startswith("trajectory/"))
         verdict = AGREE if known and not operators.unchecked else INCONCLUSIVE
     return msgspec.structs.replace(found, evidence=evidence, verdict=verdict)
 
@@ -428,7 +458,9 @@ def float_limits(
         spread = evidences.spread.spread[name]
         limits[f"{evidences.spread.spread_ulps}-ULP spread"] = spread
     if evidences.source is not None and name in evidences.source.tensors:
-        own = rms_or_none(evidences.source.tensors[name], truth)
+        under = evidences.source_truth
+        exact = truth if under is None else under.tensors.get(name, truth)
+        own = rms_or_none(evidences.source.tensors[name], exact)
         # None: the source is not finite where float64 is, which measures no rounding.
         limits["2x source error"] = 2.0 * (own or 0.0)
     if evidences.narrow is not None and name in evidences.narrow.tensors:

@@ -20,12 +20,14 @@ PREFIX = "xbench_choice"
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One node that chooses.
 
-    ``index`` is the tensor of its indices in the graph, ``node`` what messages call it. ``looped``:
-    it is in the body of a loop, and what is seen of it has the iterations for a first axis.
+    ``index`` is the tensor of its indices in the graph, ``node`` what messages call it, ``op`` its
+    operator. ``looped``: it is in the body of a loop, and what is seen of it has the iterations for
+    a first axis.
     """
 
     index: str
     node: str
+    op: str
     looped: bool = False
 
 
@@ -55,6 +57,18 @@ def expose(model: ModelProto) -> list[Choice]:
     return found
 
 
+def listed(model: ModelProto) -> list[Choice]:
+    """The choices of ``model`` in the order of ``expose``, which leaves them as they are."""
+    found = []
+    for node in model.graph.node:
+        if is_choice(node):
+            found.append(choice(node, looped=False))
+        elif node.op_type in ("Loop", "Scan") and node.domain in ("", "ai.onnx"):
+            body = next(a.g for a in node.attribute if a.name == "body")
+            found += [choice(inner, looped=True) for inner in body.node if is_choice(inner)]
+    return found
+
+
 def is_choice(node: NodeProto) -> bool:
     index = OPERATORS.get(node.op_type)
     own = node.domain in ("", "ai.onnx")
@@ -63,7 +77,8 @@ def is_choice(node: NodeProto) -> bool:
 
 def choice(node: NodeProto, *, looped: bool) -> Choice:
     index = node.output[OPERATORS[node.op_type]]
-    return Choice(index=index, node=f"{node.op_type} {node.name or index!r}", looped=looped)
+    called = f"{node.op_type} {node.name or index!r}"
+    return Choice(index=index, node=called, op=node.op_type, looped=looped)
 
 
 def names(number: int) -> tuple[str, str]:

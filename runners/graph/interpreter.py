@@ -508,6 +508,9 @@ class Interpreter:
             over = (value.abs() > limit) & value.isfinite()
             if name not in self.clamped and bool(over.any()):
                 self.clamped.append(name)
+            # What leaves the range is no rounding: it must not excuse anything.
+            if self.asked.narrow:
+                held = torch.where(over, value, held)
         return held
 
     def forced(self, step: Step, outputs: list[Value], inputs: Sequence[Value]) -> list[Value]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from xbench import tensors
+from xbench.errors import EngineError
 from xbench.runners.graph.choices import OPERATORS, Choice
 from xbench.runners.graph.interpreter import Interpreter
 from xbench.runners.graph.node import Node, Value
@@ -37,10 +38,18 @@ class Seen:
 
 
 class Forced:
-    """The choices that a side left in a folder: what to force, and whether that is fair."""
+    """The choices that a side left in a folder: what to force, and whether that is fair.
 
-    def __init__(self, folder: Path) -> None:
-        self.choices = msgspec.json.decode((folder / CHOICES).read_bytes(), type=list[Choice])
+    ``own`` are the choices of the graph that is evaluated: the side's are theirs by position, since
+    another graph has other names. Raises EngineError where the two do not choose alike.
+    """
+
+    def __init__(self, folder: Path, own: Sequence[Choice]) -> None:
+        theirs = msgspec.json.decode((folder / CHOICES).read_bytes(), type=list[Choice])
+        kinds = [[(item.op, item.looped) for item in choices] for choices in (own, theirs)]
+        if kinds[0] != kinds[1]:
+            raise EngineError("the two graphs do not choose alike, by ArgMax or TopK, in turn")
+        self.choices = list(own)
         self.arrays = tensors.load(folder / VALUES)
         self.seen: dict[str, list[Seen]] = {choice.index: [] for choice in self.choices}
 
