@@ -20,12 +20,15 @@ check: install  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-prove: install  ## the long proofs, an hour and a half on a quiet machine: what the documents claim
+prove: install  ## the long proofs, two hours on a quiet machine: what the documents claim
 	HYPOTHESIS_PROFILE=search $(BIN)/pytest -q $$(grep -l hypothesis tests/test_*.py)
 	$(BIN)/pytest -m prove -s
 	$(BIN)/python -m benchmarks.harness
 	$(BIN)/python -m benchmarks.many_cases
 	$(BIN)/python -m benchmarks.replicates
+	$(BIN)/python -m benchmarks.reference
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.mutants
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.false_alarms
 	$(BIN)/python -m benchmarks.power
 	$(BIN)/python -m benchmarks.aa
 

@@ -16,7 +16,7 @@ from xbench.jobs import TENSORS, Report
 from xbench.result import Agreement, OperatorCheck, Operators
 from xbench.spec import Case
 from xbench.tolerances import Tolerances
-from xbench.verdict import Confirmation, Side
+from xbench.verdict import Choices, Confirmation, Side
 
 EPS = float(np.finfo(np.float32).eps)
 SHAPES = {"x": (2, 3), "y": (5,)}
@@ -355,6 +355,88 @@ def test_a_source_that_operators_acquit_lends_its_error() -> None:
     assert set(by_label(found, known).values()) == {"agree"}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_pair_of_a_measure_is_not_the_pair_that_was_asked_for(order: int) -> None:
+    """TensorFlow is the measure of its exports, without one; itself it has torch for a measure."""
+    asked = cases("tf cpu", "ort(tf) cpu")[::order]
+    sides = sides_of(asked, {"torch cpu": OFF, "tf cpu": 1.0 + 8 * EPS})
+    found = by_label(verdicts(asked, sides).agreements(), agree.needed(asked, NATIVES))
+    assert found["tf cpu", "torch cpu fp64"] == "agree"
+
+
+def chose(source: Case, reference: Case, value: float, **fields: Any) -> dict[str, Confirmation]:
+    """What the reference comes to under the choices of a source, and that its graph is right."""
+    under = Choices(side=side(in_float64(), value), **fields)
+    confirmation = Confirmation(graph=side(in_float64()), choices={reference.key: under})
+    return {source.key: confirmation}
+
+
+@pytest.mark.parametrize(
+    ("faults", "of_source", "error"), [("", "agree", 4 * EPS), ("TopK 't'", "disagree", None)]
+)
+def test_a_source_is_measured_under_its_own_choices(
+    faults: str, of_source: str, error: float | None
+) -> None:
+    """At a tie it is off float64 by whatever the other index gives, which is no rounding."""
+    own, asked = of_file(options=ZERO), of_file()
+    sides = sides_of([asked])
+    sides[own.key] = side(own, 3.0 + 4 * EPS)
+    sides[asked.key] = side(asked, 1.0 + 8 * EPS)
+    known = chose(own, in_float64(), 3.0, ties=1, faults=faults)
+    held = verdicts([asked], sides, confirmations=known)
+    assert pair_of_measure(held).verdict == of_source
+    found = next(item for item in held.agreements() if item.b == in_float64().key)
+    assert found.evidence is not None
+    assert found.evidence.source_error_rms == (None if error is None else pytest.approx(error))
+    assert found.verdict == ("inconclusive" if faults else "agree")
+
+
+def pair_of_measure(held: Verdicts) -> Agreement:
+    """The verdict on the measure of the first pair."""
+    own = held.pairs[0].own
+    assert own is not None
+    return held.verdict(own, "outputs")
+
+
+def test_choices_of_a_source_are_those_for_the_reference_of_the_pair() -> None:
+    own, asked = of_file(options=ZERO), of_file()
+    sides = sides_of([asked])
+    sides[own.key] = side(own, OFF)
+    sides[asked.key] = side(asked, 1.0 + 8 * EPS)
+    known = chose(own, in_float64(graph="ba5e"), 3.0)
+    found = verdicts([asked], sides, confirmations=known).agreements()
+    assert {item.verdict for item in found} == {"agree"}
+    assert {item.evidence.source_error_rms for item in found if item.evidence} == {4 * EPS}
+
+
+def test_choices_at_fault_measure_no_source() -> None:
+    """What came of them is not known to be right, though the source is."""
+    own, asked = of_file(options=ZERO), of_file()
+    sides = sides_of([asked])
+    sides[own.key] = side(own, OFF)
+    sides[asked.key] = side(asked, 1.0 + 60 * EPS)
+    known = chose(own, in_float64(), 3.0, faults="TopK 't'")
+    found = verdicts([asked], sides, confirmations=known).agreements()
+    assert {item.verdict for item in found} == {"inconclusive"}
+    assert {item.evidence.source_error_rms for item in found if item.evidence} == {4 * EPS}
+
+
+def test_what_stands_in_for_the_reference_measures_a_twin_at_a_tie() -> None:
+    """An export has no other graph than its own to choose in; its CPU twin is the measure."""
+    own, asked = case("ort(torch) cpu"), case("ort(torch) cuda")
+    sides = sides_of([asked])
+    sides[own.key] = side(own, 3.0 + 4 * EPS)
+    sides[asked.key] = side(asked, 1.0 + 8 * EPS)
+    found = verdicts([asked], sides).agreements()
+    assert {item.verdict for item in found} == {"inconclusive"}, "that twin is itself rejected"
+    known = chose(own, case("torch cpu fp64"), 3.0, ties=1, stands_in=True)
+    held = verdicts([asked], sides, confirmations=known)
+    across = next(item for item in held.agreements() if item.b == own.key)
+    assert across.evidence is not None
+    assert across.evidence.source_error_rms == pytest.approx(4 * EPS)
+    assert across.verdict == "agree"
+
+
 def operators(score: float) -> Operators:
     worst = OperatorCheck(node="n", op="Op", output="t", error_rms=score, limit_rms=1.0)
     return Operators(checked=1, worst=[worst])
@@ -379,10 +461,35 @@ def test_rejected_are_the_cases_that_do_not_agree_with_all_that_was_found() -> N
     sides = sides_of(asked, {"tf cpu": 1.0 + 20 * EPS})
     found = verdicts(asked, sides).rejected()
     assert found.keys() == {case("tf cpu").key}
-    pair, agreements = found[case("tf cpu").key]
-    assert pair.a == case("tf cpu")
-    assert {item.verdict for item in agreements} == {"inconclusive"}
-    assert {item.b for item in agreements} == {case("torch cpu").key, case("torch cpu fp64").key}
+    pairs = found[case("tf cpu").key]
+    assert {item.verdict for _, item in pairs} == {"inconclusive"}
+    for pair, item in pairs:
+        assert (pair.a, item.a, item.b) == (case("tf cpu"), pair.a.key, pair.b.key)
+    held_against = {pair.b.label for pair, _ in pairs}
+    assert held_against == {"torch cpu", "torch cpu fp64"}
+    assert all(pair.reference == case("torch cpu fp64") for pair, _ in pairs)
+
+
+def test_of_a_file_that_is_held_against_two_references_both_pairs_are_rejected() -> None:
+    """What is wrong with it is asked of each: its graph is another function than only one."""
+    base, other = of_file(graph="ba5e"), of_file()
+    sides = sides_of([base, other], files=AGAINST)
+    sides[other.key] = side(other, 1.0 + 100 * EPS)
+    found = verdicts([base, other], sides, files=AGAINST).rejected()
+    assert found.keys() == {other.key}
+    references = {pair.reference.key for pair, _ in found[other.key]}
+    assert references == {in_float64().key, in_float64(graph="ba5e").key}
+
+
+def test_of_training_every_kind_of_tensor_that_is_rejected_is_given() -> None:
+    train = case("torch cpu", "train")
+    double = agree.double(train, "torch")
+    names = ("loss/0", "gradients/0/w", "trajectory/w")
+    exact = {name: np.ones(4) for name in names}
+    wrong = {name: np.full(4, 1.5 if name != "loss/0" else 1.0, np.float32) for name in names}
+    sides = {train.key: side(train, tensors=wrong), double.key: side(double, tensors=exact)}
+    (pairs,) = verdicts([train], sides).rejected().values()
+    assert [item.what for _, item in pairs] == ["gradients", "trajectory"]
 
 
 def test_a_source_that_nobody_asked_for_is_rejected_too() -> None:
@@ -763,6 +870,21 @@ def test_a_declared_type_sets_precision_and_narrow_reference(
         assert (pair.precision, told(pair.narrow)) == (precision, narrow)
     witnesses = [told(item) for item in agree.witnesses([of_file()], NATIVES, files)]
     assert witnesses == [item for item in ("float64", narrow, "cpu 0") if item]
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(0.9e-9, "agree"), (1.1e-9, "inconclusive"), (1.1e-8, "disagree")]
+)
+def test_a_file_in_float64_is_held_to_float64(error: float, expected: str) -> None:
+    """Nothing that float32 rounds explains what it is off by."""
+    files = Files(declared={"ab12": "float64"})
+    asked = [of_file(options=ZERO)]
+    (pair,) = agree.pairs(asked, NATIVES, files)
+    assert (pair.precision, pair.narrow) == ("fp64", None)
+    sides = sides_of(asked, files=files)
+    sides[asked[0].key] = side(asked[0], tensors={"outputs/y": np.full(4, 1.0 + error)})
+    (found,) = verdicts(asked, sides, files=files).agreements()
+    assert found.verdict == expected
 
 
 @pytest.mark.parametrize(("precision", "type_"), [("fp16", "float16"), ("bf16", "bfloat16")])

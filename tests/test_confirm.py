@@ -53,7 +53,8 @@ class Stage:
         self.confirmations: dict[str, Confirmation] = {}
         self.planned: list[float] = []
         self.labels: list[str] = []
-        self.graphs: dict[str, str] = {EXPORT.key: GRAPH}
+        # By what cases that share a file have in common.
+        self.graphs: dict[tuple[str | None, str], str] = {("torch", ""): GRAPH}
 
     # -- what a closer look is given --
 
@@ -70,15 +71,16 @@ class Stage:
         return self.answers.get(name, Report(status="failed", reason=f"no {name} in the script"))
 
     def run(self, job: Job) -> Report:
-        return self.answer("forced" if job.kind == "observe" else job.kind, job)
+        return self.answer("under" if job.kind == "observe" else job.kind, job)
 
     # -- the script --
 
     def report(self, name: str, **fields: Any) -> None:
         """What the job called ``name`` comes to; ``tensors`` are left beside its report."""
         folder = self.folder / f"of-{name}"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         if "tensors" in fields:
+            (folder / TENSORS).unlink(missing_ok=True)
             tensors.save(folder / TENSORS, fields.pop("tensors"))
         self.answers[name] = Report(folder=str(folder), digests=DIGESTS, **fields)
 
@@ -115,7 +117,7 @@ class Stage:
             cast(Launcher, self),
             cast(References, Kept()),
             self.job,
-            lambda case: self.graphs.get(case.key),
+            lambda case: self.graphs.get((case.source, case.graph)),
             lambda case: self.sides.get(agree.double(case, case.engine).key),
         )
 
@@ -147,19 +149,22 @@ def stage(tmp_path: Path) -> Stage:
     return found
 
 
-def operators(score: float, *unchecked: str) -> Operators:
+def operators(score: float, *unchecked: str, optimizer: bool = False) -> Operators:
     worst = OperatorCheck(node="n", op="Conv", output="t", error_rms=score, limit_rms=1.0)
-    return Operators(checked=1, worst=[worst], unchecked=list(unchecked))
+    return Operators(checked=1, worst=[worst], unchecked=list(unchecked), optimizer=optimizer)
 
 
 def script(stage: Stage, *, graph: float = 1.0, score: float = 0.5) -> None:
     """The graph is so far off, and so are its operators."""
     stage.report("reference", tensors={"outputs/y": np.full(4, graph)})
+    stage.report("choices")
     stage.report("segments", facts={"source": "/graphs/source.onnx"})
     stage.report("expected")
     stage.report("operators", operators=operators(score))
 
 
+GRAPHS = ["reference", "choices"]
+"""The jobs that look at a graph which chooses nothing."""
 ALONE = ["segments", "expected", "operators"]
 """The jobs that check the operators of a graph."""
 
@@ -189,11 +194,10 @@ def test_where_nothing_was_computed_it_asks_for_nothing(stage: Stage) -> None:
 def test_every_case_that_is_rejected_is_looked_at_once(stage: Stage) -> None:
     """An export is held against two others, and its source is a third."""
     other = msgspec.structs.replace(EXPORT, options={"ort-opt": "0"})
-    stage.graphs[other.key] = GRAPH
     stage.side(other, y=np.full(4, WRONG))
     stage.compare(EXPORT, TORCH, other)
     script(stage)
-    assert stage.look() == ["reference"] * 2 + ALONE * 2
+    assert stage.look() == GRAPHS * 2 + ALONE * 2
     assert stage.confirmations.keys() == {EXPORT.key, other.key}
     assert stage.planned == [2 * CONFIRM_S * 2]
     graphs, checks = stage.labels[:2], stage.labels[2:]
@@ -206,10 +210,11 @@ def test_every_case_that_is_rejected_is_looked_at_once(stage: Stage) -> None:
 
 def test_a_graph_is_evaluated_and_then_its_operators_one_by_one(stage: Stage) -> None:
     script(stage)
-    assert stage.look() == ["reference", *ALONE]
-    (_, of, fields), *alone = stage.asked
+    assert stage.look() == [*GRAPHS, *ALONE]
+    (_, of, fields), chosen, *alone = stage.asked
     assert of == FLOAT64
     assert fields == {"graph": GRAPH, "parameter_set": "probe"}
+    assert chosen == ("choices", EXPORT, {"graph": GRAPH})
     segments = stage.answers["segments"].folder
     assert alone == [
         ("segments", EXPORT, {"graph": GRAPH}),
@@ -224,19 +229,19 @@ def test_a_graph_is_evaluated_and_then_its_operators_one_by_one(stage: Stage) ->
     assert found.graph is not None
     assert (found.graph.key, found.graph.tensors["outputs/y"].tolist()) == (FLOAT64.key, [1.0] * 4)
     assert found.operators == operators(0.5)
-    assert (found.forced, found.missing) == (None, "")
+    assert (found.choices, found.missing) == ({}, "")
     assert stage.verdict(EXPORT) == "agree"
 
 
 def test_an_operator_at_fault(stage: Stage) -> None:
     script(stage, score=3.0)
-    assert stage.look() == ["reference", *ALONE]
+    assert stage.look() == [*GRAPHS, *ALONE]
     assert stage.verdict(EXPORT) == "disagree"
 
 
 def test_a_graph_at_fault_excuses_its_operators(stage: Stage) -> None:
     script(stage, graph=WRONG)
-    assert stage.look() == ["reference"]
+    assert stage.look() == GRAPHS
     assert stage.confirmations[EXPORT.key].operators is None
     assert stage.verdict(EXPORT) == "disagree"
 
@@ -245,25 +250,25 @@ def test_an_inconclusive_case_is_looked_at_too(stage: Stage) -> None:
     stage.side(EXPORT, y=np.full(4, 1.0 + 20 * EPS))
     assert stage.verdict(EXPORT) == "inconclusive"
     script(stage)
-    assert stage.look() == ["reference", *ALONE]
+    assert stage.look() == [*GRAPHS, *ALONE]
     assert stage.verdict(EXPORT) == "agree"
 
 
 def test_a_user_file_is_looked_at_as_an_export_is(stage: Stage) -> None:
     file = case("ort", source="file", graph="ab12", options={"ort-opt": "0"})
-    stage.graphs = {file.key: GRAPH}
+    stage.graphs = {("file", "ab12"): GRAPH}
     stage.side(file, y=np.full(4, WRONG))
     stage.side(agree.in_double(file), y=np.ones(4))
     stage.compare(file)
     script(stage)
-    assert stage.look() == ["reference", *ALONE]
+    assert stage.look() == [*GRAPHS, *ALONE]
     assert [of for _, of, _ in stage.asked] == [
-        agree.in_double(file), file, agree.in_double(file), file,
+        agree.in_double(file), file, file, agree.in_double(file), file,
     ]  # fmt: skip
     assert stage.verdict(file) == "agree"
 
 
-# -- integers --------------------------------------------------------------------------------------
+# -- choices -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -280,19 +285,20 @@ def script_choices(stage: Stage, **facts: str) -> None:
     stage.report("reference", tensors={"outputs/y": np.ones(4), "outputs/i": np.array([2])})
     stage.report("choices", facts={"choices": "1"})
     stage.report(
-        "forced", tensors={"outputs/y": np.ones(4), "outputs/i": np.array([3])}, facts=facts
+        "under", tensors={"outputs/y": np.ones(4), "outputs/i": np.array([3])}, facts=facts
     )
 
 
 def test_an_index_that_differs_asks_for_the_choices_and_what_they_give(chooser: Stage) -> None:
-    chooser.answers["forced"] = msgspec.structs.replace(
-        chooser.answers["forced"], facts={"ties": "1"}
+    """The definition that it is held against is no graph: its own stands in for that."""
+    chooser.answers["under"] = msgspec.structs.replace(
+        chooser.answers["under"], facts={"ties": "1"}
     )
-    assert chooser.look() == ["reference", "choices", "forced"]
+    assert chooser.look() == ["reference", "choices", "under"]
     assert chooser.asked[1:] == [
         ("choices", EXPORT, {"graph": GRAPH}),
         (
-            "forced",
+            "under",
             FLOAT64,
             {
                 "graph": GRAPH,
@@ -302,48 +308,124 @@ def test_an_index_that_differs_asks_for_the_choices_and_what_they_give(chooser: 
         ),
     ]
     found = chooser.confirmations[EXPORT.key]
-    assert found.forced is not None
-    assert found.forced.tensors["outputs/i"].tolist() == [3]
-    assert (found.ties, found.faults, found.missing) == (1, "", "")
+    assert found.choices.keys() == {TRUTH.key}
+    choices = found.choices[TRUTH.key]
+    assert (choices.side.key, choices.side.tensors["outputs/i"].tolist()) == (FLOAT64.key, [3])
+    assert (choices.ties, choices.faults, choices.stands_in) == (1, "", True)
+    assert found.missing == ""
     assert chooser.verdict(EXPORT) == "agree"
 
 
+def test_what_stands_in_must_be_the_function_of_the_reference(chooser: Stage) -> None:
+    """A graph with another constant gives what it gives, whatever it is made to choose."""
+    chooser.report("reference", tensors={"outputs/y": np.ones(4), "outputs/i": np.array([3])})
+    assert chooser.look() == ["reference", "choices", "under"]
+    assert chooser.verdict(EXPORT) == "disagree"
+
+
+FILE, BASE = (
+    case("ort", source="file", graph=digest, options={"ort-opt": "0"})
+    for digest in ("ab12", "ba5e")
+)
+"""A user's file, and the one that it is held against."""
+
+
+@pytest.fixture
+def across(stage: Stage) -> Stage:
+    """A file that chooses an index otherwise than its own float64 and that of another file."""
+    for of, chosen in ((FILE, 3), (BASE, 2)):
+        stage.side(of, y=np.ones(4), i=np.array([chosen]))
+        stage.side(agree.in_double(of), y=np.ones(4), i=np.array([2]))
+        stage.graphs["file", of.graph] = f"/{of.graph}.onnx"
+    stage.pairs = agree.pairs([FILE, BASE], NATIVES, agree.Files(against="ba5e"))
+    script_choices(stage, ties="1")
+    return stage
+
+
+def test_every_reference_is_evaluated_under_the_choices_by_its_own_graph(across: Stage) -> None:
+    assert across.verdict(FILE) == "disagree"
+    assert across.look() == ["reference", "choices", "under", "under"]
+    own, base = agree.in_double(FILE), agree.in_double(BASE)
+    folder = across.answers["choices"].folder
+    assert across.asked[1:] == [
+        ("choices", FILE, {"graph": "/ab12.onnx"}),
+        *(
+            ("under", of, {"graph": path, "parameter_set": "probe", "against": folder})
+            for of, path in ((own, "/ab12.onnx"), (base, "/ba5e.onnx"))
+        ),
+    ]
+    found = across.confirmations[FILE.key]
+    assert found.choices.keys() == {own.key, base.key}
+    assert {key: item.side.key for key, item in found.choices.items()} == {
+        own.key: own.key, base.key: base.key,
+    }  # fmt: skip
+    assert not any(item.stands_in for item in found.choices.values())
+    assert across.verdict(FILE) == "agree"
+
+
+def test_another_graph_may_tie_with_the_reference_that_it_is_held_against(across: Stage) -> None:
+    """What the reference's own graph gives under the choices is the truth of that reference."""
+    across.report("reference", tensors={"outputs/y": np.ones(4), "outputs/i": np.array([3])})
+    across.look()
+    assert across.verdict(FILE) == "agree"
+
+
+def test_a_reference_that_cannot_follow_the_choices_leaves_the_others(across: Stage) -> None:
+    answer = across.answer
+
+    def limited(name: str, job: Job) -> Report:
+        found = answer(name, job)
+        fails = name == "under" and job.graph == "/ba5e.onnx"
+        return Report(status="failed", reason="no such node") if fails else found
+
+    across.answer = limited  # type: ignore[method-assign]
+    across.look()
+    found = across.confirmations[FILE.key]
+    base = agree.in_double(BASE)
+    assert found.choices.keys() == {agree.in_double(FILE).key}
+    assert found.missing == f"{base.title} under its choices: no such node"
+    judged = [item for item in across.verdicts().agreements() if item.a == FILE.key]
+    assert {item.b: item.verdict for item in judged} == {
+        agree.in_double(FILE).key: "agree", base.key: "disagree",
+    }  # fmt: skip
+
+
 def test_a_choice_at_fault_is_kept(chooser: Stage) -> None:
-    chooser.answers["forced"] = msgspec.structs.replace(
-        chooser.answers["forced"], facts={"ties": "0", "faults": "ArgMax (top)"}
+    chooser.answers["under"] = msgspec.structs.replace(
+        chooser.answers["under"], facts={"ties": "0", "faults": "ArgMax (top)"}
     )
-    assert chooser.look() == ["reference", "choices", "forced"], "operators say nothing of it"
-    assert chooser.confirmations[EXPORT.key].faults == "ArgMax (top)"
+    assert chooser.look() == ["reference", "choices", "under"], "operators say nothing of it"
+    assert chooser.confirmations[EXPORT.key].choices[TRUTH.key].faults == "ArgMax (top)"
     assert chooser.verdict(EXPORT) == "disagree"
 
 
 def test_a_graph_without_choices_is_not_evaluated_again(chooser: Stage) -> None:
     chooser.answers["choices"] = msgspec.structs.replace(chooser.answers["choices"], facts={})
-    assert chooser.look() == ["reference", "choices"]
-    assert chooser.confirmations[EXPORT.key].forced is None
+    assert chooser.look() == GRAPHS
+    assert chooser.confirmations[EXPORT.key].choices == {}
     assert chooser.verdict(EXPORT) == "disagree"
 
 
-def test_floats_alone_do_not_ask_for_choices(stage: Stage) -> None:
+def test_floats_alone_ask_for_choices_too(stage: Stage) -> None:
+    """They may follow from an index that is no output: what was gathered at a tie."""
     script(stage)
-    assert "choices" not in stage.look()
+    stage.report("choices", facts={"choices": "1"})
+    stage.report("under", tensors={"outputs/y": np.full(4, WRONG)}, facts={"ties": "1"})
+    assert stage.look() == [*GRAPHS, "under"], "the choice explains it, operators need not"
+    assert stage.verdict(EXPORT) == "agree"
 
 
-@pytest.mark.parametrize("forced", [1.0, WRONG])
-def test_floats_that_are_off_beside_an_index_at_a_tie(chooser: Stage, forced: float) -> None:
+@pytest.mark.parametrize("under", [1.0, WRONG])
+def test_floats_that_are_off_beside_an_index_at_a_tie(chooser: Stage, under: float) -> None:
     """They are explained by the choice, or they are looked at operator by operator."""
     chooser.side(EXPORT, y=np.full(4, WRONG), i=np.array([3]))
-    (chooser.folder / "of-forced" / TENSORS).unlink()
-    tensors.save(
-        chooser.folder / "of-forced" / TENSORS,
-        {"outputs/y": np.full(4, forced), "outputs/i": np.array([3])},
-    )
+    chooser.report("under", tensors={"outputs/y": np.full(4, under), "outputs/i": np.array([3])})
     chooser.report("segments", facts={"source": "/graphs/source.onnx"})
     chooser.report("expected")
     chooser.report("operators", operators=operators(0.5))
     # The worst tensor decides what is asked for: an exact one that differs.
-    explained = ["reference", "choices", "forced"]
-    assert chooser.look() == explained + ([] if forced == WRONG else ALONE)
+    explained = ["reference", "choices", "under"]
+    assert chooser.look() == explained + ([] if under == WRONG else ALONE)
 
 
 # -- what could not be found out -------------------------------------------------------------------
@@ -351,7 +433,7 @@ def test_floats_that_are_off_beside_an_index_at_a_tie(chooser: Stage, forced: fl
 
 def test_a_graph_that_float64_cannot_evaluate(stage: Stage) -> None:
     stage.answers["reference"] = Report(status="unsupported", reason="Foo is unknown")
-    found = stage.confirmer().graphs(EXPORT, choices=True)
+    found = stage.confirmer().graphs(EXPORT, [TRUTH])
     assert found == Confirmation(missing="its graph has no float64 evaluation: Foo is unknown")
     assert [name for name, _, _ in stage.asked] == ["reference"], "it has no choices either"
 
@@ -359,8 +441,8 @@ def test_a_graph_that_float64_cannot_evaluate(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("fails", "words", "asked"),
     [
-        ("choices", "its choices could not be seen: no room", ["reference", "choices"]),
-        ("forced", "under its choices: no room", ["reference", "choices", "forced"]),
+        ("choices", "its choices could not be seen: no room", GRAPHS),
+        ("under", f"{FLOAT64.title} under its choices: no room", [*GRAPHS, "under"]),
     ],
 )
 def test_choices_that_could_not_be_seen_or_followed(
@@ -369,7 +451,7 @@ def test_choices_that_could_not_be_seen_or_followed(
     chooser.answers[fails] = Report(status="failed", reason="no room")
     assert chooser.look() == asked
     found = chooser.confirmations[EXPORT.key]
-    assert (found.missing, found.forced) == (words, None)
+    assert (found.missing, found.choices) == (words, {})
     assert found.graph is not None
     assert chooser.verdict(EXPORT) == "disagree"
     assert any(words in item.sentence for item in chooser.verdicts().agreements())
@@ -379,7 +461,7 @@ def test_choices_that_could_not_be_seen_or_followed(
 def test_operators_that_could_not_be_checked(stage: Stage, fails: str) -> None:
     script(stage)
     stage.answers[fails] = Report(status="failed", reason="no room")
-    assert stage.look() == ["reference", *ALONE[: ALONE.index(fails) + 1]]
+    assert stage.look() == [*GRAPHS, *ALONE[: ALONE.index(fails) + 1]]
     found = stage.confirmations[EXPORT.key]
     assert found.missing == "its operators could not be checked one by one: no room"
     assert found.operators is None
@@ -417,7 +499,7 @@ def test_a_source_that_nobody_asked_for_is_looked_at(stage: Stage) -> None:
     stage.compare(EXPORT)
     stage.side(TORCH, y=np.full(4, WRONG))
     script(stage)
-    assert stage.look() == ["reference", *ALONE, "operators"]
+    assert stage.look() == [*GRAPHS, *ALONE, "operators"]
     assert stage.confirmations.keys() == {EXPORT.key, TORCH.key}
     assert stage.verdict(EXPORT) == "agree"
 
@@ -433,7 +515,7 @@ def trained(stage: Stage, values: Mapping[str, float]) -> Case:
     stage.side(agree.double(train, "torch"), **exact)
     stage.side(train, **(exact | off))
     stage.compare(train)
-    stage.report("operators", operators=operators(0.5))
+    stage.report("operators", operators=operators(0.5, optimizer=True))
     return train
 
 
@@ -455,6 +537,15 @@ def test_of_training_the_steps_that_were_rejected_are_looked_at(
     assert stage.look() == ["operators"]
     assert stage.asked == [("operators", train, {"parameter_set": "probe", "at": steps})]
     assert stage.verdict(train) == "agree"
+
+
+def test_operators_without_the_optimizer_leave_a_trajectory_open(stage: Stage) -> None:
+    train = trained(stage, {"trajectory/w": WRONG, "loss/0": WRONG})
+    stage.report("operators", operators=operators(0.5))
+    stage.look()
+    verdicts = {item.what: item.verdict for item in stage.verdicts().agreements()}
+    assert verdicts == {"loss": "agree", "gradients": "agree", "trajectory": "inconclusive"}
+    assert stage.verdicts().rejected().keys() == {train.key}
 
 
 @pytest.mark.parametrize(

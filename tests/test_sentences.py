@@ -10,7 +10,7 @@ import pytest
 
 from xbench.result import Agreement, OperatorCheck, Operators
 from xbench.tolerances import Tolerances
-from xbench.verdict import Array, Confirmation, Evidences, Side, judge
+from xbench.verdict import Array, Choices, Confirmation, Evidences, Side, judge
 
 EPS = float(np.finfo(np.float32).eps)
 ONES = np.ones(4)
@@ -39,6 +39,11 @@ def hold(a: Side, b: Side = TRUTH, *, truth: Side | None = TRUTH, **evidence: An
 
 def said(steps: float, **evidence: Any) -> str:
     return hold(side("a", y=off(steps)), **evidence).sentence
+
+
+def chose(graph: Side, under: Side, **fields: Any) -> Confirmation:
+    """The reference under the choices of the judged side comes to ``under``."""
+    return Confirmation(graph=graph, choices={"fp64": Choices(side=under, **fields)})
 
 
 # -- errors and limits -----------------------------------------------------------------------------
@@ -119,8 +124,7 @@ def test_integers() -> None:
 @pytest.mark.parametrize(("ties", "words"), [(1, "1 tie"), (4, "4 ties")])
 def test_ties(ties: int, words: str) -> None:
     truth, a = side("fp64", i=np.array([1, 2])), side("a", i=np.array([1, 3]))
-    confirmation = Confirmation(graph=truth, forced=but(a, label="forced"), ties=ties)
-    found = hold(a, truth, truth=truth, confirmation=confirmation)
+    found = hold(a, truth, truth=truth, confirmation=chose(truth, a, ties=ties))
     assert found.sentence == (
         f"a agrees with fp64 in outputs/i: what differs in outputs/i is {words}, chosen between "
         "values closer than their error"
@@ -131,18 +135,26 @@ def test_ties(ties: int, words: str) -> None:
 def test_ties_behind_a_float_that_is_nearer_to_its_limit() -> None:
     truth = side("fp64", i=np.array([1, 2]), y=ONES)
     a = side("a", i=np.array([1, 3]), y=off(2))
-    forced = side("forced", i=np.array([1, 3]), y=ONES)
-    found = hold(a, truth, truth=truth,
-                 confirmation=Confirmation(graph=truth, forced=forced, ties=2))  # fmt: skip
+    under = side("under", i=np.array([1, 3]), y=ONES)
+    found = hold(a, truth, truth=truth, confirmation=chose(truth, under, ties=2))
     assert found.sentence.startswith("a agrees with fp64 in all 2 outputs; nearest to its limit:")
     assert found.sentence.endswith("(rounding of the result); 2 ties")
     assert found.telling
 
 
+def test_no_tie_is_said_where_there_is_none() -> None:
+    """The judged side chose as float64 did; it is the other that differs."""
+    truth, b = side("fp64", i=np.array([6])), side("b", i=np.array([9]))
+    a = side("a", i=np.array([6]))
+    found = hold(a, b, truth=truth, confirmation=chose(truth, truth, ties=0))
+    assert found.sentence == (
+        "a agrees with b in outputs/i (equal to float64; b is the side that differs)"
+    )
+
+
 def test_another_graph_behind_integers_that_differ() -> None:
     truth, a = side("fp64", i=np.array([1, 2])), side("a", i=np.array([1, 3]))
-    confirmation = Confirmation(graph=a, forced=a)
-    found = hold(a, truth, truth=truth, confirmation=confirmation)
+    found = hold(a, truth, truth=truth, confirmation=chose(a, a, stands_in=True))
     assert found.sentence.startswith(
         "a and fp64 differ in outputs/i: 1 of 2 differ, and integers are exact; its graph"
     )
@@ -150,7 +162,7 @@ def test_another_graph_behind_integers_that_differ() -> None:
 
 def test_a_choice_at_fault_is_named() -> None:
     truth, a = side("fp64", i=np.array([1, 2])), side("a", i=np.array([1, 3]))
-    confirmation = Confirmation(graph=truth, forced=a, faults="ArgMax (top) chose 3: 0.1 below 2")
+    confirmation = chose(truth, a, faults="ArgMax (top) chose 3: 0.1 below 2")
     assert hold(a, truth, truth=truth, confirmation=confirmation).sentence == (
         "a and fp64 differ in outputs/i: 1 of 2 differ, and integers are exact; "
         "ArgMax (top) chose 3: 0.1 below 2"
@@ -195,6 +207,7 @@ def test_subnormals() -> None:
         "a agrees with fp64 in all 2 outputs, but for subnormal numbers in outputs/y, which one of "
         "them flushes to zero"
     )
+    assert hold(a, truth, truth=truth).telling, "error and limit do not say it"
 
 
 def test_what_rounding_to_the_declared_type_costs_is_said_beside() -> None:
@@ -260,6 +273,25 @@ def test_operators_that_could_not_be_checked() -> None:
     )
 
 
+def test_operators_without_the_optimizer_that_updates() -> None:
+    def trained(label: str, value: Array) -> Side:
+        return but(side(label), tensors={"trajectory/w": value})
+
+    truth = trained("fp64", ONES)
+    confirmation = msgspec.structs.replace(looked_at(check(0.5)), graph=truth)
+    evidences = Evidences(reference=truth, confirmation=confirmation)
+    sentence = judge(trained("a", off(8)), truth, evidences, "trajectory").sentence
+    assert "operators that could be checked are within their bounds" in sentence
+    assert not sentence.rstrip().endswith(":"), "a list of what was not checked, and nothing in it"
+
+
+def test_operators_that_are_right_in_a_graph_that_nobody_evaluated() -> None:
+    known = looked_at(check(0.5), missing="its graph has no float64 evaluation: Foo")
+    sentence = said(8, confirmation=msgspec.structs.replace(known, graph=None))
+    assert sentence.endswith("; its graph has no float64 evaluation: Foo")
+    assert "not checked: ;" not in sentence, "a list of what was not checked, and nothing in it"
+
+
 @pytest.mark.parametrize(
     ("graph", "words"), [(ONES + 80 * EPS, "9.5e-06 off"), (ONES * np.inf, "not comparable")]
 )
@@ -296,6 +328,16 @@ def test_the_less_accurate_side_is_named(mine: int, theirs: int, is_said: bool) 
     assert found.telling or not is_said
 
 
+def test_float64_is_not_called_the_less_accurate_side_at_a_tie() -> None:
+    """It is held against itself as it chose; the judged side against it as that side chose."""
+    truth = side("fp64", i=np.array([6]), y=3 * ONES)
+    a = side("a", i=np.array([7]), y=off(2))
+    under = side("under", i=np.array([7]), y=ONES)
+    found = hold(a, truth, truth=truth, confirmation=chose(truth, under, ties=1))
+    assert found.verdict == "agree"
+    assert "less accurate" not in found.sentence
+
+
 def test_swapped_outputs_take_the_place_of_another_hint() -> None:
     y, z = np.random.default_rng(0).standard_normal((2, 5))
     truth = side("fp64", y=y, z=z)
@@ -308,6 +350,17 @@ def test_the_pairing_is_said_where_it_is_not_by_name() -> None:
     for steps in (1, 8, 80):
         assert hold(side("a", out=off(steps))).sentence.endswith(f"; {words}")
     assert words in hold(side("a", out=off(0)[:3])).sentence
+
+
+@pytest.mark.parametrize("empty", [np.zeros((0, 3)), np.full(4, np.nan), np.full(4, -np.inf)])
+@pytest.mark.parametrize("steps", [1, 8, 80])
+def test_what_there_was_nothing_to_compare_in_is_named(steps: int, empty: Array) -> None:
+    truth = side("fp64", v=empty, w=empty, y=ONES)
+    a = side("a", v=empty, w=empty, y=off(steps))
+    found = hold(a, truth, truth=truth)
+    assert found.sentence.endswith("; nothing to compare in outputs/v, outputs/w")
+    assert found.telling
+    assert "all 3" not in found.sentence, "two of them were not compared"
 
 
 def test_remarks_of_all_sides_are_said_once() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from xbench.result import Agreement, Evidence, OperatorCheck, Operators
 from xbench.tolerances import Tolerances
 from xbench.verdict import EPS as STEPS
-from xbench.verdict import SEVERITY, Array, Confirmation, Evidences, Side, judge
+from xbench.verdict import SEVERITY, Array, Choices, Confirmation, Evidences, Side, judge
 
 EPS = float(np.finfo(np.float32).eps)
 ONES = np.ones(4)
@@ -189,6 +189,7 @@ def test_row_1_no_elements_in_one_of_several(steps: int, expected: str) -> None:
     assert found.verdict == expected
     assert evidence_of(found).tensor == "outputs/y"
     assert [item.elements for item in found.tensors] == [0, 4]
+    assert found.sentence.endswith("; nothing to compare in outputs/x")
 
 
 def test_row_1_no_elements_of_another_kind() -> None:
@@ -203,6 +204,27 @@ def test_row_1_not_one_finite_element(value: float) -> None:
         found = hold(a, b, truth=reference)
         assert found.verdict == "inconclusive"
         assert "no finite element" in found.sentence
+        assert "nothing to compare in" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(4, "agree"), (5, "inconclusive"), (41, "disagree")]
+)
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_row_1_not_one_finite_element_in_one_of_several(
+    value: float, steps: int, expected: str
+) -> None:
+    """As with no elements: what is alike in having nothing finite says nothing of the others."""
+    nothing = np.full(4, value)
+    truth = side("fp64", x=nothing, y=ONES)
+    found = hold(side("a", x=nothing.astype(np.float32), y=off(steps)), truth, truth=truth)
+    assert found.verdict == expected
+    assert evidence_of(found).tensor == "outputs/y"
+    assert found.sentence.endswith("; nothing to compare in outputs/x")
+    assert found.telling
+    other = hold(side("a", x=ONES, y=off(0)), truth, truth=truth)
+    assert other.verdict == "disagree", "finite on one side alone is another mask"
+    assert "nothing to compare in" not in other.sentence
 
 
 def test_row_1_masks_that_are_equal_are_left_out() -> None:
@@ -244,6 +266,33 @@ def test_row_1_another_layout_is_recognised_by_its_values(value: Array, hint: st
     assert "shape " in found.sentence
     if not hint:
         assert "NHWC" not in found.sentence
+
+
+def test_row_1_another_layout_of_the_same_shape_is_recognised_too() -> None:
+    """Where height, width and channels are equal the shape tells nothing: the numbers decide."""
+    cube = np.random.default_rng(0).standard_normal((1, 4, 4, 4))
+    truth = side("fp64", y=cube)
+    for order, hint in (((0, 2, 3, 1), "a is NHWC where fp64 is NCHW"),
+                        ((0, 3, 1, 2), "a is NCHW where fp64 is NHWC")):  # fmt: skip
+        found = hold(side("a", y=cube.transpose(order).astype(np.float32)), truth, truth=truth)
+        assert found.verdict == "disagree"
+        assert found.tolerance is not None, "the error decided, not the structure"
+        assert hint in found.sentence
+    other = np.random.default_rng(1).standard_normal(cube.shape).astype(np.float32)
+    found = hold(side("a", y=other), truth, truth=truth)
+    assert found.verdict == "disagree"
+    assert "NCHW" not in found.sentence
+
+
+def test_row_1_hints_call_the_sides_by_their_names() -> None:
+    truth = side("fp64", y=PICTURE.astype(np.float64))
+    found = hold(side("ort(tf)", y=PICTURE.transpose(0, 2, 3, 1)), truth, truth=truth)
+    assert "ort(tf) is NHWC where fp64 is NCHW" in found.sentence
+    y, z = np.random.default_rng(1).standard_normal((2, 4))
+    truth = side("fp64", y=y, z=z)
+    found = hold(side("ort(tf)", o=z, p=y), truth, truth=truth)
+    assert "outputs are swapped: 'o' of ort(tf) matches 'z' of fp64" in found.sentence
+    assert "'p' of ort(tf) matches 'y' of fp64" in found.sentence
 
 
 @pytest.mark.parametrize("shapes", [((4,), (4,)), ((4,), (2, 3))])
@@ -387,6 +436,18 @@ def test_fixed_tolerances_hold_for_integers() -> None:
         assert hold(a, truth, truth=truth, fixed=fixed).verdict == expected
 
 
+def test_fixed_tolerances_are_asked_before_row_2() -> None:
+    """Who fixes tolerances has said what is the same; what a second run did is not asked."""
+    fixed = Tolerances(atol={"": 0.5}, rtol={"": 0.0})
+    for a, b in ((unsteady("a", 0, 1e9), TRUTH), (side("a", y=off(0)), unsteady("b", 0, 1e9))):
+        assert hold(a, b).verdict == "inconclusive"
+        found = hold(a, b, fixed=fixed)
+        assert found.verdict == "agree"
+        assert evidence_of(found).self_rms is None
+    wrong = but(unsteady("a", 0, 1e9), tensors={"outputs/y": 2 * off(0)})
+    assert hold(wrong, fixed=fixed).verdict == "disagree"
+
+
 # -- row 3: integers, booleans and what they choose ------------------------------------------------
 
 
@@ -417,17 +478,27 @@ def test_row_3_large_integers_that_float64_cannot_tell_apart() -> None:
 CHOSE, REFERENCE_CHOSE = np.array([5, 7]), np.array([5, 6])
 
 
-def chosen(**fields: Any) -> Confirmation:
-    """The graph chose as the reference did; under the side's own choices it gives ``forced``."""
-    graph = side("graph", y=REFERENCE_CHOSE)
-    forced = fields.pop("forced", side("forced", y=CHOSE))
-    return Confirmation(graph=graph, forced=forced, **fields)
+def under(label: str = "fp64", *, stands_in: bool = False, **fields: Any) -> dict[str, Choices]:
+    """Choices by the key of the reference ``label``; what is no field of them is an output."""
+    known = {name: fields.pop(name) for name in ("ties", "faults") if name in fields}
+    return {label: Choices(side=side("under", **fields), stands_in=stands_in, **known)}
 
 
+def chosen(stands_in: bool = False, **fields: Any) -> Confirmation:
+    """The graph chose as the reference did; under the side's own choices that gives ``y``."""
+    choices = under(**({"y": CHOSE} | fields), stands_in=stands_in)
+    return Confirmation(graph=side("graph", y=REFERENCE_CHOSE), choices=choices)
+
+
+STANDS_IN = pytest.mark.parametrize("stands_in", [False, True])
+"""The graph of the reference was evaluated under the choices, or the side's own in its place."""
+
+
+@STANDS_IN
 @pytest.mark.parametrize("ties", [1, 3])
-def test_row_3_ties(ties: int) -> None:
+def test_row_3_ties(ties: int, stands_in: bool) -> None:
     truth = side("fp64", y=REFERENCE_CHOSE)
-    confirmation = chosen(ties=ties)
+    confirmation = chosen(stands_in, ties=ties)
     found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
     assert found.verdict == "agree"
     assert (evidence_of(found).ties, evidence_of(found).decided_by) == (ties, "ties")
@@ -436,43 +507,114 @@ def test_row_3_ties(ties: int) -> None:
     )
 
 
-def test_row_3_a_choice_at_fault() -> None:
+@STANDS_IN
+def test_row_3_a_choice_at_fault(stands_in: bool) -> None:
     truth = side("fp64", y=REFERENCE_CHOSE)
-    confirmation = chosen(ties=2, faults="ArgMax 'top' chose 0.1 where there is 0.9")
+    confirmation = chosen(stands_in, ties=2, faults="ArgMax 'top' chose 0.1 where there is 0.9")
     found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
     assert found.verdict == "disagree"
     assert found.sentence.endswith("ArgMax 'top' chose 0.1 where there is 0.9")
 
 
-def test_row_3_different_also_under_its_own_choices() -> None:
+@STANDS_IN
+def test_row_3_different_also_under_its_own_choices(stands_in: bool) -> None:
     truth = side("fp64", y=REFERENCE_CHOSE)
-    confirmation = chosen(ties=2, forced=side("forced", y=np.array([5, 9])))
+    confirmation = chosen(stands_in, ties=2, y=np.array([5, 9]))
     found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
     assert found.verdict == "disagree"
     assert "also under its own choices" in found.sentence
+
+
+@STANDS_IN
+def test_row_3_a_tensor_that_is_missing_under_the_choices_excuses_nothing(stands_in: bool) -> None:
+    truth = side("fp64", y=REFERENCE_CHOSE)
+    choices = {"fp64": Choices(side=side("under"), ties=1, stands_in=stands_in)}
+    confirmation = Confirmation(graph=side("graph", y=REFERENCE_CHOSE), choices=choices)
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "disagree"
+
+
+def test_row_3_choices_are_those_of_the_reference_that_is_asked_about() -> None:
+    """A file that is held against two references may tie with the one and not with the other."""
+    graph, a = side("graph", y=REFERENCE_CHOSE), side("a", y=CHOSE)
+    confirmation = Confirmation(graph=graph, choices=under("other", y=CHOSE, ties=1))
+    for label, expected in (("fp64", "disagree"), ("other", "agree")):
+        truth = side(label, y=REFERENCE_CHOSE)
+        assert hold(a, truth, truth=truth, confirmation=confirmation).verdict == expected
 
 
 @pytest.mark.parametrize("faults", ["", "ArgMax 'top' is wrong"])
 def test_row_3_another_graph_is_not_excused_by_its_own_choices(faults: str) -> None:
     """A graph with another constant gives, under its own choices, what it gives without them."""
     truth, wrong = side("fp64", y=REFERENCE_CHOSE), side("graph", y=CHOSE)
-    confirmation = Confirmation(graph=wrong, forced=wrong, faults=faults)
+    choices = under(y=CHOSE, faults=faults, stands_in=True)
+    confirmation = Confirmation(graph=wrong, choices=choices)
     found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
     assert found.verdict == "disagree"
     assert "its graph" in found.sentence
+
+
+def test_row_3_the_graph_of_the_reference_needs_no_other_to_be_alike() -> None:
+    """What the reference itself gives under a choice is the truth, whatever the judged graph is."""
+    truth, wrong = side("fp64", y=REFERENCE_CHOSE), side("graph", y=CHOSE)
+    confirmation = Confirmation(graph=wrong, choices=under(y=CHOSE, ties=1))
+    found = hold(side("a", y=CHOSE), truth, truth=truth, confirmation=confirmation)
+    assert (found.verdict, evidence_of(found).ties) == ("agree", 1)
 
 
 def test_row_3_floats_of_another_graph_are_not_excused_by_its_own_choices() -> None:
     truth = side("fp64", i=REFERENCE_CHOSE, y=ONES)
     a = side("a", i=REFERENCE_CHOSE, y=2 * off(0))
     graph = side("graph", i=REFERENCE_CHOSE, y=2 * ONES)
-    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, forced=graph))
+    choices = under(i=REFERENCE_CHOSE, y=2 * ONES, stands_in=True)
+    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, choices=choices))
     assert found.verdict == "disagree"
     assert evidence_of(found).error_rms == pytest.approx(1.0)
     # Nor are integers that follow from such floats.
     a, graph = (side(name, i=CHOSE, y=2 * ONES) for name in ("a", "graph"))
-    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, forced=graph))
+    choices = under(i=CHOSE, y=2 * ONES, stands_in=True)
+    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, choices=choices))
     assert found.verdict == "disagree"
+
+
+def test_row_3_ties_of_outputs_that_are_paired_by_position() -> None:
+    """What stands in for the reference has the names of the side, the reference has its own."""
+    truth, a = side("fp64", y=REFERENCE_CHOSE), side("a", out=CHOSE)
+    graph = side("graph", out=REFERENCE_CHOSE)
+    for choices in (under(y=CHOSE, ties=1), under(out=CHOSE, ties=1, stands_in=True)):
+        confirmation = Confirmation(graph=graph, choices=choices)
+        found = hold(a, truth, truth=truth, confirmation=confirmation)
+        assert (found.verdict, evidence_of(found).ties) == ("agree", 1)
+
+
+def test_row_3_floats_that_follow_are_paired_by_position_too() -> None:
+    truth = side("fp64", i=REFERENCE_CHOSE, y=3 * ONES)
+    a = side("a", o1=CHOSE, o2=off(4))
+    graph = side("graph", o1=REFERENCE_CHOSE, o2=3 * ONES)
+    for choices in (
+        under(i=CHOSE, y=ONES, ties=1),
+        under(o1=CHOSE, o2=ONES, ties=1, stands_in=True),
+    ):
+        confirmation = Confirmation(graph=graph, choices=choices)
+        assert hold(a, truth, truth=truth, confirmation=confirmation).verdict == "agree"
+
+
+def test_row_3_another_graph_is_recognised_by_position() -> None:
+    truth = side("fp64", i=REFERENCE_CHOSE, y=ONES)
+    a = side("a", o1=CHOSE, o2=off(0))
+    graph = side("graph", o1=CHOSE, o2=ONES)
+    choices = under(o1=CHOSE, o2=ONES, stands_in=True)
+    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, choices=choices))
+    assert found.verdict == "disagree"
+
+
+def test_row_3_integers_of_a_narrow_type_are_exact() -> None:
+    small = np.array([1, 2, 3]).astype(ml_dtypes.int4)
+    truth = side("fp64", y=small)
+    spread = but(side("s"), spread={"outputs/y": 5.0})
+    for last, expected in ((3, "agree"), (4, "disagree")):
+        a = side("a", y=np.array([1, 2, last]).astype(ml_dtypes.int4))
+        assert hold(a, truth, truth=truth, spread=spread).verdict == expected
 
 
 def test_row_3_what_was_not_looked_at_is_no_tie() -> None:
@@ -492,21 +634,38 @@ def test_row_3_floats_that_follow_from_a_choice(steps: int, expected: str) -> No
     a = side("a", i=CHOSE, y=off(steps))
     assert hold(a, truth, truth=truth).verdict == "disagree"
     graph = side("graph", i=REFERENCE_CHOSE, y=3 * ONES)
-    forced = side("forced", i=CHOSE, y=ONES)
-    confirmation = Confirmation(graph=graph, forced=forced, ties=1)
-    found = hold(a, truth, truth=truth, confirmation=confirmation)
-    assert found.verdict == expected
-    assert evidence_of(found).ties == 1
-    faulty = msgspec.structs.replace(confirmation, faults="TopK 't' is wrong")
-    assert hold(a, truth, truth=truth, confirmation=faulty).verdict == "disagree"
+    for stands_in in (False, True):
+        choices = under(i=CHOSE, y=ONES, ties=1, stands_in=stands_in)
+        found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=graph, choices=choices))
+        assert found.verdict == expected
+        assert evidence_of(found).ties == 1
+        choices = under(i=CHOSE, y=ONES, ties=1, stands_in=stands_in, faults="TopK 't' is wrong")
+        faulty = Confirmation(graph=graph, choices=choices)
+        assert hold(a, truth, truth=truth, confirmation=faulty).verdict == "disagree"
 
 
+@STANDS_IN
 @pytest.mark.parametrize(("faults", "expected"), [("", "agree"), ("TopK 't'", "disagree")])
-def test_row_3_floats_are_not_excused_by_a_choice_at_fault(faults: str, expected: str) -> None:
+def test_row_3_floats_are_not_excused_by_a_choice_at_fault(
+    faults: str, expected: str, stands_in: bool
+) -> None:
     truth = side("fp64", y=3 * ONES)
-    confirmation = Confirmation(graph=truth, forced=side("forced", y=ONES), faults=faults)
+    choices = under(y=ONES, faults=faults, stands_in=stands_in)
+    confirmation = Confirmation(graph=truth, choices=choices)
     found = hold(side("a", y=off(0)), truth, truth=truth, confirmation=confirmation)
     assert found.verdict == expected
+
+
+def test_row_3_a_tie_does_not_make_another_graph() -> None:
+    """The graph is held against the reference as that chose, not as the side did."""
+    truth = side("fp64", i=np.array([6]), y=3 * ONES)
+    a = side("a", i=np.array([7]), y=off(20))
+    choices = under(i=np.array([7]), y=ONES, ties=1)
+    confirmation = Confirmation(graph=truth, choices=choices, operators=checked(0.5))
+    found = hold(a, truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "agree"
+    assert evidence_of(found).decided_by == "operator by operator"
+    assert evidence_of(found).graph_rms == 0.0
 
 
 # -- row 4: floats against float64 -----------------------------------------------------------------
@@ -636,6 +795,33 @@ def test_row_4_a_source_that_is_not_finite_or_lacks_the_tensor_is_no_measure() -
         assert verdict(5, source=source) == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(20, "agree"), (21, "inconclusive"), (201, "disagree")]
+)
+def test_row_4_the_source_is_measured_under_its_own_choices(steps: int, expected: str) -> None:
+    """A source that chose otherwise at a tie is not as wrong as what follows from it is apart."""
+    source = side("source", y=3 * off(0) + np.float32(10 * 4 * EPS))
+    distance = float(source.tensors["outputs/y"][0]) - 3.0
+    assert distance == 40 * EPS
+    found = hold(
+        side("a", y=off(2 * steps)),
+        source=source,
+        source_truth=side("under", y=3 * ONES + 20 * EPS),
+    )
+    assert found.verdict == expected
+    assert evidence_of(found).source_error_rms == pytest.approx(20 * EPS)
+    # Against the reference as that chose the error of the source would excuse anything.
+    assert hold(side("a", y=2 * off(0)), source=source).verdict == "agree"
+
+
+def test_row_4_what_the_source_did_not_choose_is_measured_against_the_reference() -> None:
+    source = side("source", y=off(10))
+    for elsewhere in (None, side("under", z=3 * ONES)):
+        found = hold(side("a", y=off(20)), source=source, source_truth=elsewhere)
+        assert found.verdict == "agree"
+        assert evidence_of(found).source_error_rms == pytest.approx(10 * EPS)
+
+
 def test_row_4_a_spread_of_other_tensors_is_no_measure() -> None:
     elsewhere = but(side("spread", y=off(0)), spread={"outputs/z": 1.0})
     assert verdict(5, spread=elsewhere) == "inconclusive"
@@ -690,6 +876,7 @@ def test_row_4_only_subnormals_differ() -> None:
     assert found.verdict == "agree"
     assert evidence_of(found).decided_by == "only subnormal numbers differ"
     assert "subnormal" in found.sentence
+    assert found.telling
 
 
 @pytest.mark.parametrize("value", [1e-37, -1e-37])
@@ -761,6 +948,51 @@ def test_row_4_every_operator_is_within_its_bound(steps: int) -> None:
     assert evidence_of(found).operators == confirmation.operators
     assert found.tolerance == pytest.approx(4 * EPS), "the limit that it exceeded stays known"
     assert "the least accurate is Op0 (n0), at 1 of its bound" in found.sentence
+
+
+@pytest.mark.parametrize("steps", [5, 41, 100_000])
+@pytest.mark.parametrize("graph", [None, side("graph", z=ONES)])
+def test_row_4_operators_do_not_acquit_a_graph_that_nobody_evaluated(
+    steps: int, graph: Side | None
+) -> None:
+    confirmation = Confirmation(
+        graph=graph, operators=checked(0.5), missing="its graph has no float64 evaluation: Foo"
+    )
+    found = hold(side("a", y=off(steps)), confirmation=confirmation)
+    assert found.verdict == "inconclusive"
+    assert found.sentence.endswith("; its graph has no float64 evaluation: Foo")
+
+
+def trained(label: str, steps: float) -> Side:
+    """A side that trained; every tensor is off by so many steps."""
+    value = off(steps) if label == "a" else ONES + steps * EPS
+    names = ("loss/0", "gradients/0/w", "trajectory/loss/0", "trajectory/w")
+    return Side(key=label, label=label, digests=SAME, tensors=dict.fromkeys(names, value))
+
+
+@pytest.mark.parametrize("steps", [5, 41, 100_000])
+@pytest.mark.parametrize("optimizer", [False, True])
+@pytest.mark.parametrize("what", ["loss", "gradients", "trajectory"])
+def test_row_4_operators_say_nothing_of_a_trajectory_without_the_optimizer(
+    what: str, optimizer: bool, steps: int
+) -> None:
+    """Parameters after training are what its update made of gradients that may all be right."""
+    truth = trained("fp64", 0)
+    operators = msgspec.structs.replace(checked(0.5, 1.0), optimizer=optimizer)
+    confirmation = Confirmation(graph=trained("graph", 0), operators=operators)
+    evidences = Evidences(reference=truth, confirmation=confirmation)
+    found = judge(trained("a", steps), truth, evidences, what)
+    acquitted = optimizer or what != "trajectory"
+    assert found.verdict == ("agree" if acquitted else "inconclusive")
+    assert evidence_of(found).decided_by == "operator by operator"
+
+
+def test_row_4_an_optimizer_at_fault_is_an_operator_at_fault() -> None:
+    truth = trained("fp64", 0)
+    operators = msgspec.structs.replace(checked(0.5, 3.0), optimizer=True)
+    confirmation = Confirmation(graph=truth, operators=operators)
+    evidences = Evidences(reference=truth, confirmation=confirmation)
+    assert judge(trained("a", 41), truth, evidences, "trajectory").verdict == "disagree"
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (41, "disagree")])
@@ -847,6 +1079,12 @@ def test_row_5_twice_the_rounding_to_the_declared_type(
 def test_row_5_a_narrow_reference_that_overflows_is_no_measure() -> None:
     narrow = side("narrow", y=np.full(4, np.inf))
     found = hold(side("a", y=off(5)), narrow=narrow, narrow_type="float16")
+    assert found.verdict == "inconclusive"
+    assert evidence_of(found).narrow_rms is None
+
+
+def test_row_5_a_narrow_reference_that_lacks_the_tensor_is_no_measure() -> None:
+    found = hold(side("a", y=off(5)), narrow=side("n", z=ONES), narrow_type="float16")
     assert found.verdict == "inconclusive"
     assert evidence_of(found).narrow_rms is None
 
@@ -977,9 +1215,10 @@ def test_the_first_tap_that_departs_is_named(steps: dict[str, float], named: str
 
 def test_a_tap_is_held_against_the_reference_whatever_was_chosen() -> None:
     truth = with_taps("fp64", np.float64, early=0)
-    forced = side("forced", y=ONES)
+    choices = under(y=ONES, ties=1)
     a = with_taps("a", np.float32, early=50)
-    found = hold(a, truth, truth=truth, confirmation=Confirmation(graph=forced, forced=forced))
+    confirmation = Confirmation(graph=side("graph", y=ONES), choices=choices)
+    found = hold(a, truth, truth=truth, confirmation=confirmation)
     assert found.sentence.endswith("; the first tensor that departs is early")
 
 

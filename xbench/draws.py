@@ -92,12 +92,26 @@ def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:
     """
     if array.dtype.kind != "f" or array.dtype.itemsize not in (2, 4, 8):
         raise ValueError(f"cannot perturb {array.dtype} by ULPs: it is not a float")
-    words = stream("perturb", seed, name).random_raw(-(-array.size // 64))
-    bits = np.unpackbits(words.astype("<u8").view(np.uint8), count=array.size, bitorder="little")
+    words = stream("perturb", seed, name)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    moved = np.empty_like(flat)
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        bits = np.unpackbits(
+            words.random_raw(-(-part.size // 64)).astype("<u8").view(np.uint8),
+            count=part.size,
+            bitorder="little",
+        )
+        moved[start : start + _CHUNK] = neighbours(part, bits, ulps)
+    return moved.reshape(array.shape)
+
+
+def neighbours(array: Array, bits: Array, ulps: int) -> Array:
+    """``perturb`` of a flat piece: up where its bit is set, else down."""
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     integer = np.dtype(f"i{array.dtype.itemsize}")
     magnitude = np.abs(native).view(integer).astype(np.int64)
-    steps = np.where(bits.reshape(array.shape), np.int64(ulps), np.int64(-ulps))
+    steps = np.where(bits, np.int64(ulps), np.int64(-ulps))
     ordered = np.where(np.signbit(native), -magnitude, magnitude) + steps
     infinity = int(np.array(np.inf, native.dtype).view(integer))
     moved = np.abs(ordered).clip(max=infinity).astype(integer).view(native.dtype)

@@ -121,8 +121,9 @@ class Judging:
         if case.source != FILE:
             return self.references.run(self.job(case))
         report = self.references.run(self.job(case, deadline_s=REFERENCE_S))
-        if report.status == "timeout" and (words := self.inputs.fewer_rows(case)):
-            self.notes.append(f"{case.model}: {words}: float64 takes over {REFERENCE_S:.0f} s")
+        too_much = report.status in ("timeout", "out_of_memory")
+        if too_much and (words := self.inputs.fewer_rows(case)):
+            self.notes.append(f"{case.model}: {words}: {report.reason}")
             report = self.references.run(self.job(case, deadline_s=REFERENCE_S))
         return report
 

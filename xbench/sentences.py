@@ -44,6 +44,8 @@ def of(
     parts += [f"nothing to compare in {', '.join(empty)}" if empty else ""]
     sides = [a, b] + ([evidences.reference] if evidences.reference is not None else [])
     remarks = dict.fromkeys(remark for side in sides for remark in side.remarks)
+    if (operators := worst.evidence.operators) is not None:
+        parts.append(operators.remark)
     if worst.verdict != "agree" and evidences.confirmation.missing:
         parts.append(evidences.confirmation.missing)
     found = [part for part in (*parts, *remarks) if part]
@@ -162,10 +164,11 @@ def at_fault(evidence: Evidence) -> str:
             f"; the operator at fault is {named(worst)}: on the same inputs its error is "
             f"{worst.score:.2g} times its own bound ({worst.bound})"
         )
-    return (
-        f"; the {operators.checked} operators that could be checked are within their bounds, "
-        f"not checked: {', '.join(operators.unchecked)}"
-    )
+    left = list(operators.unchecked)
+    if not operators.optimizer and evidence.tensor.startswith("trajectory/"):
+        left.append("the optimizer's update")
+    words = f"; the {operators.checked} operators that could be checked are within their bounds"
+    return words + (f", not checked: {', '.join(left)}" if left else "")
 
 
 def named(check: OperatorCheck) -> str:
