@@ -33,6 +33,7 @@ def document(export_cache: Path) -> Document:
         threads=(2,),
         rounds=2,
         iterations=3,
+        steps=3,
         cache=str(export_cache),
     )
     assert plan.natives(request) == ["torch", "tf"]

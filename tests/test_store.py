@@ -106,7 +106,9 @@ def document(name: str = "20250101-000000-aaaa", started: str = "2025-01-01") ->
     check = OperatorCheck(
         node="n", op="Conv+Relu", output="t", error_rms=1.0, limit_rms=2.0, terms=27, bound="b"
     )
-    operators = Operators(checked=5, worst=[check], unchecked=["If (n): not known"], remark="r")
+    operators = Operators(
+        checked=5, worst=[check], unchecked=["If (n): not known"], remark="r", optimizer=True
+    )
     evidence = Evidence(
         tensor="outputs/y", error_rms=1.0, other_error_rms=0.5, source_error_rms=2.0,
         spread_rms=3.0, rounding_rms=4.0, narrow_rms=5.0, graph_rms=6.0, self_rms=7.0,

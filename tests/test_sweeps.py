@@ -187,7 +187,11 @@ def test_options_stand_beside_the_level() -> None:
         ({"options": {"provider.gpu.a": "1"}}, "unknown EP of --provider-option 'gpu'"),
         ({"shapes": {"x": ((1,),)}}, "--shape and --inputs are for ONNX files"),
         ({"inputs": "x.npz"}, "--shape and --inputs are for ONNX files"),
-        ({"against": "x.onnx"}, "--against names the file that others are held against"),
+        ({"against": "x.onnx"}, "--against x.onnx: it has to be one of the files of the run"),
+        (
+            {"against": "x.onnx", "files": ("x.onnx",)},
+            "--against names the file that others are held against",
+        ),
     ],
 )
 def test_a_bad_sweep_is_one_clear_message(fields: dict[str, Any], message: str) -> None:

@@ -981,7 +981,9 @@ def test_a_file_that_takes_too_long_is_compared_on_one_row(slow: Done) -> None:
         assert agreement["verdict"] == "agree", agreement["sentence"]
         assert [tensor["elements"] for tensor in agreement["tensors"]] == [5]
     (note,) = slow.document["notes"]
-    assert note.startswith("free: compared on the first of 7 batch rows: float64 was not done after")
+    assert note.startswith(
+        "free: compared on the first of 7 batch rows: float64 was not done after"
+    )
 
 
 def test_without_a_batch_axis_that_it_takes_too_long_is_said(slow: Done) -> None:
