@@ -323,8 +323,25 @@ def agreement_columns(rows: Sequence[Agreement], names: Names) -> list[Column]:
             cells=[fmt.integer(t.max_ulp if t else None) for t in tensors],
             rank=6,
         ),
-        left("decided by", [r.evidence.decided_by if r.evidence else "" for r in rows], 4, 36),
+        left("decided by", [decided_by(row) for row in rows], 1, 12),
     ]
+
+
+SHORT = {
+    "rounding of the result": "rounding",
+    "rounding of a sum, 4 eps sqrt(K)": "eps sqrt(K)",
+    "2x source error": "2x source",
+    "float64 parity": "parity",
+    "its graph, evaluated in float64": "its graph",
+    "operator by operator": "operators",
+}
+"""What decided, in fewer words; the sentence has them all."""
+
+
+def decided_by(agreement: Agreement) -> str:
+    """Which evidence decided; empty where there was none."""
+    found = agreement.evidence.decided_by if agreement.evidence else ""
+    return SHORT.get(found, found)
 
 
 def worst(agreement: Agreement) -> TensorMetrics | None:
