@@ -187,8 +187,15 @@ class Float64Runner(Runner):
             if isinstance(index, Tensor):
                 own.setdefault(name, []).append(index)
 
+        narrowed = bool(self.narrow or self.rounded)
+        if forced is None and narrowed and batch not in self.chosen:
+            # Rounding must not choose another index: what then follows is no rounding.
+            interpreter.choosing = note
+            interpreter.run(self.feeds(batch), names)
+            interpreter.choosing = None
+            self.chosen[batch] = dict(own)
         interpreter.choosing = note if forced is None else forced.see
-        if forced is None and moved:
+        if forced is None and (moved or narrowed):
             indices = self.chosen.get(batch, {})
         # Only the latest evaluation is judged.
         for seen in () if forced is None else forced.seen.values():
@@ -211,7 +218,7 @@ class Float64Runner(Runner):
             return self.evaluate(batch, {}, forced)
         finally:
             interpreter.choosing = None
-        if forced is None and not moved:
+        if forced is None and not moved and not narrowed:
             self.chosen[batch] = own
         return found
 

@@ -6,6 +6,7 @@ torch, ``check`` here.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import onnx
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from xbench import numerics, operators, tensors
 from xbench.errors import EngineError
@@ -33,6 +34,12 @@ EPS = {"float16": 2.0**-10, "float32": 2.0**-23, "float64": 2.0**-52}
 MEMCPY = ("MemcpyToHost", "MemcpyFromHost")
 STEPPED = 0.1
 """RMS distance of quantised values, in steps, where one in a hundred is one step away."""
+QUANTISES = ("Quantize", "QLinear")
+"""How the names of operators begin whose results are on a grid."""
+ONE_STEP = 1.001
+"""What counts as one step of a grid in floats, which are rounded."""
+OFF_GRID = 1e-3
+"""How far from a whole number of steps a value on a grid may be, in steps."""
 BLOCK = 16
 """Channels in a block, at most."""
 
@@ -241,7 +248,7 @@ class Checker:
             expected = expected.astype(np.float64)
             actual = expected if same else actual.astype(np.float64)
         try:
-            yield operators.check(
+            found = operators.check(
                 made["node"],
                 made["op"],
                 made["output"],
@@ -252,6 +259,7 @@ class Checker:
                 terms=result.terms,
                 eps=0.0 if integers else EPS[rounding],
             )
+            yield found if integers else self.on_grid(found, segment, actual, expected)
         except numerics.Incomparable as error:
             # Nothing finite to compare is no error where all of it is the same NaN or Inf.
             if "no finite element" in str(error):
@@ -273,16 +281,63 @@ class Checker:
             op=result.op,
             output=result.port.original,
             error_rms=float(np.sqrt(np.mean(np.square(apart)))),
-            limit_rms=STEPPED,
+            limit_rms=steps_apart(actual.size),
             terms=1,
-            bound="one element in a hundred one step away",
+            bound=STEPS,
         )
+
+    def on_grid(
+        self, found: OperatorCheck, segment: Segment, actual: Array, expected: Array
+    ) -> OperatorCheck:
+        """The check of floats that were quantised, where one step explains every difference."""
+        step = self.step(segment, expected)
+        if not step or found.limit_rms >= (limit := step * steps_apart(expected.size)):
+            return found
+        finite = np.isfinite(expected)
+        apart = np.abs(actual[finite].astype(np.float64) - expected[finite])
+        if float(apart.max()) > ONE_STEP * step:
+            return found
+        return msgspec.structs.replace(found, limit_rms=limit, bound=STEPS)
+
+    def step(self, segment: Segment, expected: Array) -> float:
+        """The step of the grid that the floats of a segment are on; 0 where there is none.
+
+        That is the scale of its last DequantizeLinear where this is held, else the smallest
+        distance of two values. All values have to be on that grid: what an operator in floats
+        makes of quantised values is not, and neither is a grid of another scale.
+        """
+        nodes = [self.cutter.graph.nodes[index] for index in segment.nodes]
+        if not any(node.op_type.startswith(QUANTISES) for node in nodes):
+            return 0.0
+        values = np.unique(expected[np.isfinite(expected)].astype(np.float64))
+        last = next((n for n in reversed(nodes) if n.op_type == "DequantizeLinear"), None)
+        held = self.cutter.held.get(last.input[1]) if last is not None else None
+        origin = 0.0
+        if held is not None:
+            step = float(numpy_helper.to_array(held).astype(np.float64).min())
+        elif values.size > 2:
+            # Two values are always on the grid of their distance.
+            step, origin = float(np.diff(values).min()), float(values[0])
+        else:
+            return 0.0
+        if not step > 0:
+            return 0.0
+        places = (values - origin) / step
+        return step if bool((np.abs(places - np.round(places)) <= OFF_GRID).all()) else 0.0
 
     def leave_out(self, result: Result, reason: str) -> None:
         """Enter a result as unchecked."""
         segment = self.segments[result.segment]
         name = f"{result.op} {segment.node or result.port.original}"
         self.unchecked.setdefault(reason, []).append(name)
+
+
+STEPS = "one element in a hundred, or two, one step away"
+
+
+def steps_apart(size: int) -> float:
+    """RMS distance, in steps, that ``size`` quantised values may have: two may be one step away."""
+    return max(STEPPED, math.sqrt(2.0 / size))
 
 
 def may_tie(actual: Array, expected: Array, rounds: bool) -> bool:

@@ -26,6 +26,7 @@ from xbench.runners.graph import interpreter as interpreting
 from xbench.runners.graph.choices import Choice
 from xbench.runners.graph.interpreter import Interpreter
 from xbench.runners.graph.node import OPERATORS, Node, NotInDouble, Value
+from xbench.runners.graph.segments import in_order
 from xbench.runners.graph.terms import terms
 from xbench.spec import Case, Signature, TensorSpec, file_spec
 
@@ -281,6 +282,60 @@ def test_a_loop_ends_at_its_condition_or_count() -> None:
     assert array(found["y"]) == 2
     assert array(found["rows"]).shape == (0,)
     assert array(found["rows"]).dtype == np.float64
+
+
+def late() -> onnx.ModelProto:
+    """A branch and a sum before what they read; the last node makes what the first needs."""
+    then = graph([node("Add", ["t0", "a"], ["t"]), node("Neg", ["a"], ["t0"])], [], ["t"])
+    other = graph([node("Mul", ["a", "a"], ["e"])], [], ["e"])
+    return model(
+        [
+            node("Add", ["b", "half"], ["y"]),
+            node("If", ["c"], ["b"], then_branch=then, else_branch=other),
+            node("Shape", ["y"], ["s"]),
+            node("Exp", ["scaled"], ["a"]),
+            node("Cast", ["x"], ["half"], to=HALF),
+            node("Mul", ["x", "two"], ["scaled"]),
+            node("Constant", [], ["two"], value_float=2.0),
+        ],
+        ["x", info("c", BOOL, [])],
+        ["y", info("s", INT)],
+    )
+
+
+def test_nodes_may_come_before_what_they_read() -> None:
+    runs = Interpreter(late())
+    x = np.float32(0.5)
+    given = {"x": x, "c": np.array(False)}
+    assert array(runs.run(given)["y"]) == pytest.approx(np.exp(1.0) ** 2 + 0.5, rel=1e-15)
+    assert array(runs.run({**given, "c": np.array(True)})["y"]) == 0.5
+    assert {"b": FLOAT, "half": HALF, "s": INT}.items() <= runs.types.items()
+
+
+def order(nodes: Sequence[NodeProto]) -> list[str]:
+    return [made.output[0] for made in in_order(nodes)]
+
+
+def test_only_nodes_that_are_late_move() -> None:
+    assert order(late().graph.node) == ["two", "scaled", "a", "b", "half", "y", "s"]
+    for seed in range(5):
+        nodes = [node("Add", [f"n{i // 2}", f"n{i - 1}"], [f"n{i}"]) for i in range(1, 400)]
+        assert order(nodes) == [made.output[0] for made in nodes]
+        drawn = np.random.default_rng(seed).permutation(len(nodes))
+        assert order([nodes[k] for k in drawn]) == [made.output[0] for made in nodes]
+
+
+def test_without_a_right_order_the_tensor_that_lacks_is_named() -> None:
+    last = node("Neg", ["x"], ["p"])
+    cycle = [node("Add", ["p", "b"], ["a"]), node("Neg", ["a"], ["b"]), last]
+    twice = [node("Neg", ["b"], ["a"]), node("Neg", ["x"], ["b"]), node("Neg", ["x"], ["b"])]
+    for nodes in (cycle, twice):
+        assert order(nodes) == [made.output[0] for made in nodes]
+    with pytest.raises(EngineError, match="the graph has no tensor 'p'"):
+        Interpreter(model(cycle, ["x"], ["b"])).run({"x": np.float32(1)})
+    lacks = [node("Neg", ["a"], ["y"]), node("Neg", ["nowhere"], ["a"])]
+    with pytest.raises(EngineError, match="the graph has no tensor 'nowhere'"):
+        Interpreter(model(lacks, ["x"], ["y"])).run({"x": np.float32(1)})
 
 
 def test_a_branch_sees_what_is_around_it() -> None:

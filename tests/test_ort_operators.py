@@ -23,6 +23,7 @@ from xbench.result import Operators
 from xbench.runners import ort_operators
 from xbench.runners.base import Work
 from xbench.runners.graph.segments import MANIFEST, Manifest, segments
+from xbench.runners.ort import OrtRunner
 from xbench.spec import Adam, Case, ModelSpec, TensorSpec
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -160,16 +161,47 @@ def choices() -> onnx.ModelProto:
     return model(nodes, [value("x", FLOAT, ["N", 4, 6])], outputs, held)
 
 
+def unsorted() -> onnx.ModelProto:
+    """The chain with its nodes in reverse."""
+    made = chain()
+    nodes = list(made.graph.node)[::-1]
+    del made.graph.node[:]
+    made.graph.node.extend(nodes)
+    return made
+
+
+STEP = 1 / 256
+
+
+def quantised() -> onnx.ModelProto:
+    """A classifier whose softmax is fused with the quantisation around it."""
+    scales = {"sx": np.float32(0.05), "s": np.float32(STEP)}
+    # As int8, which ONNX Runtime makes uint8: only floats are known on both sides.
+    zeros = {"zx": np.int8(0), "z": np.int8(-128)}
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "zx"], ["xq"]),
+        node("DequantizeLinear", ["xq", "sx", "zx"], ["xd"]),
+        node("Softmax", ["xd"], ["p"], name="soft"),
+        node("QuantizeLinear", ["p", "s", "z"], ["pq"]),
+        node("DequantizeLinear", ["pq", "s", "z"], ["y"], name="last"),
+    ]
+    ends = [value(name, FLOAT, [20, 10]) for name in ("x", "y")]
+    return model(nodes, ends[:1], ends[1:], {**scales, **zeros})
+
+
 NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
     "chain": chain,
     "transformer": transformer,
     "scan": scan,
     "reductions": reductions,
     "choices": choices,
+    "unsorted": unsorted,
+    "quantised": quantised,
 }
 CASES = [
     *((name, level, "fp32") for name in ("chain", "transformer", "scan") for level in LEVELS),
     *((name, "99", "fp32") for name in ("reductions", "choices")),
+    *((name, level, "fp32") for name in ("unsorted", "quantised") for level in ("0", "99")),
     *(("chain", level, "fp16") for level in ("0", "99")),
 ]
 
@@ -357,6 +389,74 @@ def test_a_wrong_index_is_told_but_no_fault(cases: dict[Any, Prepared]) -> None:
     assert names(found) == []
     (said,) = found.unchecked
     assert said.startswith("ArgMax k: 2 of 2 whole numbers differ")
+
+
+def test_the_order_of_the_file_changes_no_segment(cases: dict[Any, Prepared]) -> None:
+    cuts = [cases[name, "99", "fp32"].manifest().segments for name in ("chain", "unsorted")]
+    one, other = ({(s.op, s.node, *(p.original for p in s.outputs)) for s in cut} for cut in cuts)
+    assert one == other
+
+
+def test_a_wrong_scale_of_fused_quantised_values_is_found(cases: dict[Any, Prepared]) -> None:
+    def rescaled(by: float) -> Callable[[onnx.ModelProto], None]:
+        def change(wrong: onnx.ModelProto) -> None:
+            (last,) = (n for n in wrong.graph.node if n.output[0] == "y")
+            assert last.op_type == "DequantizeLinear"
+            scale = numpy_helper.from_array(np.float32(STEP * by), "wrong")
+            wrong.graph.initializer.append(scale)
+            last.input[1] = "wrong"
+
+        return change
+
+    case = cases["quantised", "99", "fp32"]
+    (fused,) = [s for s in case.manifest().segments if "Softmax" in s.op]
+    assert fused.op.startswith("QLinearSoftmax+DequantizeLinear")
+    assert doctored(case, rescaled(1.0)).worst[0].score < 1
+    for by in (0.5, 1.01, 2.0, 100.0):
+        assert doctored(case, rescaled(by)).worst[0].score > 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "right"),
+    [
+        ({3: 1.0}, True),
+        ({3: 1.0, 9: -1.0}, True),
+        ({3: 1.0, 9: -1.0, 11: 1.0}, False),
+        ({3: 2.0}, False),
+        ({3: 1.01}, False),
+        ({3: float("inf")}, False),
+    ],
+)
+@pytest.mark.parametrize("held", [True, False])
+def test_two_elements_of_few_may_be_one_step_away(
+    cases: dict[Any, Prepared], steps: dict[int, float], right: bool, held: bool
+) -> None:
+    case = cases["quantised", "99", "fp32"]
+    model, manifest = onnx.load(str(case.optimised)), case.manifest()
+    checker = ort_operators.Checker(OrtRunner("ort"), model, manifest, case.folder)
+    if not held:
+        checker.cutter.held.clear()
+    (result,) = [r for part in manifest.parts for r in part.results if r.port.original == "y"]
+    result = msgspec.structs.replace(result, spread=0.0)
+    places = np.arange(20) % 7 + 3.0
+    actual = places.copy()
+    for index, apart in steps.items():
+        actual[index] += apart
+    (found,) = checker.compared(result, (actual * STEP).astype(np.float32), places * STEP)
+    assert (found.score < 1) is right
+    # Integers, and floats that only one operator in floats made, or that are on no grid.
+    if np.isfinite(actual).all() and 1.01 not in steps.values():
+        whole = msgspec.structs.replace(result, rounds=True, exact=False)
+        (found,) = checker.compared(whole, actual.astype(np.uint8), places.astype(np.uint8))
+        assert (found.score < 1) is right
+    shifted = places + 0.3 * (np.arange(20) == 5)
+    (found,) = checker.compared(
+        result, ((actual + shifted - places) * STEP).astype(np.float32), shifted * STEP
+    )
+    assert found.score > 1
+    checker.segments = [msgspec.structs.replace(s, nodes=[]) for s in checker.segments]
+    (found,) = checker.compared(result, (actual * STEP).astype(np.float32), places * STEP)
+    assert found.score > 1
 
 
 def test_what_cannot_run_alone_is_named_and_the_rest_checked(cases: dict[Any, Prepared]) -> None:

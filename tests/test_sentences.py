@@ -51,7 +51,7 @@ def chose(graph: Side, under: Side, **fields: Any) -> Confirmation:
 
 def test_agreement_names_what_is_nearest_to_its_limit() -> None:
     assert said(1) == (
-        "a agrees with fp64 in outputs/y; nearest to its limit: outputs/y, its RMS error "
+        "a agrees with fp64 in outputs/y: its RMS error "
         "to float64 is 1.2e-07, limit 4.8e-07 (rounding of the result)"
     )
     truth = side("fp64", x=ONES, y=ONES, z=ONES)
@@ -214,7 +214,7 @@ def test_what_rounding_to_the_declared_type_costs_is_said_beside() -> None:
     narrow = side("float64(file) cpu", y=ONES + 100 * EPS)
     found = hold(side("a", y=off(50)), narrow=narrow, narrow_type="int8")
     assert found.sentence == (
-        "a agrees with fp64 in outputs/y; nearest to its limit: outputs/y, its RMS error to "
+        "a agrees with fp64 in outputs/y: its RMS error to "
         "float64 is 6e-06, limit 2.4e-05 (2x rounding to int8); rounding every tensor to int8 "
         "alone costs 1.2e-05, SNR 104 dB"
     )

@@ -18,7 +18,7 @@ from xbench.progress import Progress
 from xbench.references import References
 from xbench.result import Agreement
 from xbench.spec import Case
-from xbench.verdict import NOTHING, Choices, Confirmation, Side
+from xbench.verdict import AT_A_BOUNDARY, NOTHING, Choices, Confirmation, Side
 
 CONFIRM_S = 6.0
 """Rough seconds per closer look, to scale the progress bar."""
@@ -172,10 +172,8 @@ def steps_of(agreement: Agreement) -> set[int]:
 
 
 def by_rounding(agreement: Agreement) -> bool:
-    """Whether a rejection may be rounding: of floats, and the graph is not at fault."""
+    """Whether a rejection may be rounding: the graph is not at fault."""
     evidence = agreement.evidence
-    return (
-        evidence is not None
-        and agreement.tolerance is not None
-        and not evidence.decided_by.startswith("its graph")
-    )
+    if evidence is None or evidence.decided_by.startswith("its graph"):
+        return False
+    return agreement.tolerance is not None or AT_A_BOUNDARY in evidence.decided_by

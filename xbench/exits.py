@@ -7,6 +7,7 @@ from collections.abc import Collection
 import msgspec
 
 from xbench.result import OK, Document
+from xbench.spec import FILE
 from xbench.verdict import DISAGREE, INCONCLUSIVE
 
 NOT_RUN, DISAGREED, INTERRUPTED = 3, 4, 130
@@ -21,7 +22,9 @@ def with_exit(document: Document, *, allow: Collection[str], strict: bool) -> Do
     reasons: list[tuple[int, str]] = []
     several = len({result.case.model for result in document.cases}) > 1
     labels = {
-        result.key: f"{result.case.model} {result.case.label}" if several else result.case.label
+        result.key: f"{result.case.model} {result.case.title}"
+        if several and result.case.source != FILE
+        else result.case.title
         for result in document.cases
     }
     asked = [result for result in document.cases if result.asked]

@@ -36,7 +36,9 @@ FORMAT = 1
 """Raised when the layout of the cache or of skeletons changes."""
 OPSET = 18
 """The newest that both exporters write (tf2onnx 1.17 stops there)."""
-LAW = ("numerics", "readings", "sums", "ulps", "verdict", "agree", "confirm", "operators")
+LAW = (
+    "numerics", "ordinary", "readings", "sums", "ulps", "verdict", "agree", "confirm", "operators",
+)  # fmt: skip
 """Modules of the core that decide whether a file is accepted."""
 BATCHES = (1, 5)
 """Batch sizes, one input each, at which a file must agree with its source framework."""

@@ -34,12 +34,13 @@ class Inputs:
     def prepare(self, case: Case) -> None:
         """Read or draw the inputs of a case. Raises DataError for data that cannot be used."""
         key = self.key(case)
+        if case.source == FILE:
+            self.check_alike(case, self.files[key])
         if key in self.paths:
             return
         request = self.request
         if case.source == FILE:
             base = self.files[key]
-            self.check_alike(case, base)
             batches = onnx_files.batches(
                 base,
                 (case.shape, *case.cycle),
@@ -69,7 +70,7 @@ class Inputs:
         if kinds[0] != kinds[1]:
             raise UsageError(
                 f"{case.model} has inputs {written(own)}, {base.name} has {written(theirs)}: two "
-                "files are held against each other on the same inputs"
+                "files are held against each other on the same inputs, by name"
             )
 
     def known_files(self) -> Files:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from xbench import bench, draws, numerics
+from xbench import bench, draws, numerics, ordinary
 from xbench.data import digest
 from xbench.errors import EngineError
 from xbench.runners.base import Arrays, Runner, Trained, Work
@@ -169,7 +169,7 @@ def spread(
         done += 1
         for name, value in changed(runner, work, 1000 * done, every_batch, states).items():
             try:
-                error = numerics.rms_error(value, tensors[name])
+                error = ordinary.rms_error(value, tensors[name])
             except numerics.Incomparable:
                 continue
             largest[name] = max(largest.get(name, 0.0), error)

@@ -29,8 +29,8 @@ LARGEST_BYTES = 2**30
 """An evaluation that leaves more than this is not kept."""
 SEAL = "digests.json"
 CODE = (
-    "data", "draws", "numerics", "observe", "pieces", "readings", "spec", "sums", "tensors", "ulps",
-    "worker",
+    "data", "draws", "numerics", "observe", "ordinary", "pieces", "readings", "spec", "sums",
+    "tensors", "ulps", "worker",
 )  # fmt: skip
 """Modules of the core that decide what is evaluated, and from what."""
 
@@ -65,6 +65,7 @@ def key(job: Job) -> str:
     files = [ROOT / f"{name}.py" for name in CODE] + [ROOT / "runners" / "base.py"]
     files += sorted((ROOT / "runners").glob(f"{stem}*.py"))
     if engine.reference:
+        files += [ROOT / "runners" / "graph_facts.py"]
         files += sorted((ROOT / "runners" / "graph").glob("*.py"))
     if case.source != FILE:
         files += sorted((ROOT / "models" / case.model).glob("*.py"))

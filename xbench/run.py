@@ -341,8 +341,9 @@ def medians_of_one_run(state: State) -> list[float]:
 
 def check_tolerances(request: Request, outputs: Sequence[str]) -> None:
     """Raise UsageError for a fixed tolerance of an output that nothing has."""
-    for name in unknown_names((*request.atol, *request.rtol), outputs):
-        raise unknown("output", name, outputs)
+    known = list(dict.fromkeys(outputs))
+    for name in unknown_names((*request.atol, *request.rtol), known):
+        raise unknown("output", name, known)
 
 
 def execute(

@@ -74,11 +74,20 @@ def main(worst: Judged, a: Side, b: Side, evidences: Evidences, what: str, count
             f"times the {limit}, but each of its {evidence.operators.checked} operators is within "
             f"its own bound{least(evidence)}"
         )
+    if worst.verdict == "agree" and count == 1:
+        tied = f"; {evidence.ties} ties" if evidence.ties else ""
+        return f"{a.label} agrees with {b.label} in {name}: {error}, {limit}{tied}"
     if worst.verdict == "agree":
         tied = f"; {evidence.ties} ties" if evidence.ties else ""
         return (
             f"{a.label} agrees with {b.label} in {every}; nearest to its limit: {name}, "
             f"{error}, {limit}{tied}"
+        )
+    reference = evidences.reference
+    if worst.metrics.bitwise_equal and reference is not None and b.key != reference.key:
+        return (
+            f"{a.label} and {b.label} are bitwise equal in {name}, and both off: {error}, "
+            f"{worst.score:.2g} times the {limit}{at_fault(evidence)}"
         )
     if worst.verdict == "inconclusive":
         return (

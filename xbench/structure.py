@@ -25,6 +25,8 @@ correlation above 0.9999. For integers and booleans: the elements that differ, o
 reference that are not its median, so that two masks of few ones are not alike for their zeros."""
 SAMPLE = 1_000_000
 """Elements looked at to decide; the figure that is told is of all of them."""
+MOST_SWAPPED = 16
+"""Outputs that are tried crosswise; of more, only what differs is told."""
 CANDIDATES = 720
 """Orders of axes tried at most: all of six axes."""
 NAMED = {
@@ -125,6 +127,8 @@ def swapped(
     Those that do may be more than two, each with the values of the next. An output that matches
     its own partner, or more than one other, is left out.
     """
+    if len(pairing.pairs) > MOST_SWAPPED:
+        return ""
     off = [(x, y) for x, y in pairing.pairs if not _same(a[x], b[y])]
     partner: dict[str, str] = {}
     for x, _ in off:

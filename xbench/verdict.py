@@ -33,18 +33,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from xbench import numerics, sentences, structure, ulps
+from xbench import numerics, ordinary, sentences, structure, ulps
 from xbench.result import Agreement, Evidence, Operators, TensorMetrics
 from xbench.tolerances import Tolerances, exceeds
 
 AGREE, INCONCLUSIVE, DISAGREE = "agree", "inconclusive", "disagree"
 SEVERITY = {AGREE: 0, INCONCLUSIVE: 1, DISAGREE: 2}
+FAR_OFF = 64.0
+"""ULPs that elements far larger than all others (masks) may be off, in RMS."""
+AT_A_BOUNDARY = "one step near a boundary"
+FEW = 0.01
+"""Share of whole numbers that may be one step away where they were rounded from floats."""
 PARITY = 1e-9
 """Limit of definition parity, relative to the RMS of the reference: float64 rounding of these
 models was seen at 3e-15, and a wrong definition is not within a million times that."""
 BEYOND = 10.0
 """How many times the limit an error must exceed to be called a disagreement."""
 
+NARROW_ROUNDING = "2x rounding to"
+BEYOND_NARROW = 3.0
+"""The same where rounding to a narrow type set the limit, which is a generous measure: beyond six
+times what the type costs anyway."""
 ANOTHER_GRAPH = "its graph, evaluated in float64"
 """What decided where the judged graph is another function than the reference."""
 EPS = {"fp64": 2.0**-52, "fp32": 2.0**-23, "bf16": 2.0**-7, "fp16": 2.0**-10}
@@ -316,15 +325,38 @@ def by_exactness(
     choices = fair_choices(evidences)
     if choices is None:
         if not same_function(evidences):
-            return decided(metrics, f"{by}; {ANOTHER_GRAPH}", DISAGREE)
+            by += "; its graph is another function, which differs in float64 too"
+            return decided(metrics, by, DISAGREE)
         known = made_choices(evidences)
-        faults = "" if known is None else known.faults
-        return decided(metrics, "; ".join(filter(None, [by, faults])), DISAGREE)
+        if known is None:
+            return by_boundary(metrics, by, evidences)
+        return decided(metrics, "; ".join(filter(None, [by, known.faults])), DISAGREE)
     expected = choices.side.tensors.get(own if choices.stands_in else name)
     if expected is None or not np.array_equal(actual, expected):
         return decided(metrics, f"{by}, also under its own choices", DISAGREE)
     found = decided(metrics, "ties", AGREE, score=0.0)
     evidence = msgspec.structs.replace(found.evidence, ties=choices.ties)
+    return msgspec.structs.replace(found, evidence=evidence)
+
+
+def by_boundary(metrics: TensorMetrics, by: str, evidences: Evidences) -> Judged:
+    """Whole numbers and truths made from floats near a boundary: few are one step away.
+
+    Only where a closer look says that the graph is the same function; ``agree`` where each operator
+    is within its own bound as well.
+    """
+    confirmation = evidences.confirmation
+    few = metrics.differing <= FEW * metrics.elements
+    if confirmation.graph is None or not few or (metrics.max_abs or 0.0) > 1.0:
+        return decided(metrics, by, DISAGREE)
+    operators = confirmation.operators
+    if operators is None or not operators.checked or operators.unchecked:
+        why = f"{by}, but {AT_A_BOUNDARY} may be rounding, which nothing here can tell"
+        return decided(metrics, why, INCONCLUSIVE)
+    if any(item.score > 1.0 for item in operators.worst):
+        return decided(metrics, by, DISAGREE)
+    found = decided(metrics, "roundings near a boundary", AGREE, score=0.0)
+    evidence = msgspec.structs.replace(found.evidence, operators=operators)
     return msgspec.structs.replace(found, evidence=evidence)
 
 
@@ -362,8 +394,8 @@ def same_function(evidences: Evidences) -> bool:
             if not np.array_equal(value, truth):
                 return False
             continue
-        distance, scale = rms_or_none(value, truth), rms_or_none(truth, np.zeros_like(truth))
-        limits, _ = float_limits(name, evidences, truth, scale or 0.0)
+        distance = rms_or_none(value, truth)
+        limits, _ = float_limits(name, evidences, truth, ordinary.rms(truth))
         if distance is None or distance > max(limits.values()):
             return False
     return True
@@ -391,7 +423,10 @@ def by_error(
     to_truth = numerics.compare(name, a.tensors[own], truth)
     if to_truth.problem:
         return decided(metrics, to_truth.problem, INCONCLUSIVE)
-    scale, error = to_truth.reference_rms or 0.0, to_truth.rms or 0.0
+    scale, error = ordinary.rms(truth), ordinary.rms_error(a.tensors[own], truth)
+    if ordinary.others_differ(a.tensors[own], truth, FAR_OFF * EPS[evidences.precision]):
+        by = f"elements {ordinary.FAR:g} times larger than the others differ"
+        return decided(metrics, by, DISAGREE)
     in_double = a.tensors[own].dtype == np.float64 == b.tensors[name].dtype
     if in_double and evidences.precision == "fp64":
         limits, evidence = {"float64 parity": PARITY * scale}, Evidence(tensor=name)
@@ -407,11 +442,11 @@ def by_error(
     )
     score = error / limit if limit else (np.inf if error else 0.0)
     found = Judged(
-        metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score)
+        metrics=metrics, evidence=evidence, limit=limit, score=score, verdict=verdict_of(score, by)
     )
     if found.verdict == AGREE:
         return found
-    if metrics.subnormal_only or to_truth.subnormal_only:
+    if to_truth.subnormal_only:
         evidence = msgspec.structs.replace(evidence, decided_by=sentences.SUBNORMAL)
         return msgspec.structs.replace(found, evidence=evidence, score=1.0, verdict=AGREE)
     return confirmed(own, found, plain, confirmation)
@@ -465,7 +500,7 @@ def float_limits(
         limits["2x source error"] = 2.0 * (own or 0.0)
     if evidences.narrow is not None and name in evidences.narrow.tensors:
         narrow = rms_or_none(evidences.narrow.tensors[name], truth)
-        limits[f"2x rounding to {evidences.narrow_type}"] = 2.0 * (narrow or 0.0)
+        limits[f"{NARROW_ROUNDING} {evidences.narrow_type}"] = 2.0 * (narrow or 0.0)
     evidence = Evidence(
         tensor=name,
         source_error_rms=own,
@@ -480,18 +515,19 @@ def float_limits(
 
 
 def rms_or_none(actual: Array, truth: Array) -> float | None:
-    """RMS distance; None where the two have none."""
+    """RMS distance over ordinary elements; None where the two have none."""
     try:
-        return numerics.rms_error(actual, truth)
+        return ordinary.rms_error(actual, truth)
     except numerics.Incomparable:
         return None
 
 
-def verdict_of(score: float) -> str:
-    """The verdict for an error that is ``score`` times its limit."""
+def verdict_of(score: float, by: str = "") -> str:
+    """The verdict for an error that is ``score`` times the limit that ``by`` set."""
     if score <= 1.0:
         return AGREE
-    return DISAGREE if score > BEYOND else INCONCLUSIVE
+    beyond = BEYOND_NARROW if by.startswith(NARROW_ROUNDING) else BEYOND
+    return DISAGREE if score > beyond else INCONCLUSIVE
 
 
 def first_departure(a: Side, b: Side, evidences: Evidences) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor
 from xbench.errors import EngineError, Unsupported
 from xbench.runners.graph import decode, fallback, infer
 from xbench.runners.graph.node import OPERATORS, Node, NotInDouble, Value
+from xbench.runners.graph.segments import in_order
 from xbench.runners.graph.terms import terms
 
 for _table in (
@@ -183,11 +184,11 @@ class Interpreter:
         types: dict[str, int],
         constants: dict[str, Value],
     ) -> Plan:
-        """Every node with its attributes and types, its subgraphs planned alike."""
+        """Every node with its attributes and types, in order, its subgraphs planned alike."""
         # Texts have no value: what reads them says so.
         constants = {name: value for name, value in constants.items() if value is not None}
         steps = []
-        for proto in nodes:
+        for proto in in_order(nodes):
             if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
                 value = decode.constant(proto, self.dtype)
                 if value is not None:

@@ -159,15 +159,54 @@ def captured(graph: onnx.GraphProto) -> list[str]:
     return [name for name in dict.fromkeys(names) if name not in own]
 
 
+def in_order(nodes: Iterable[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes, each behind those that make what it reads, also within its subgraphs.
+
+    Files need not be sorted for ONNX Runtime. Where they are, the order stays; else a node that
+    comes too late moves right before the first that needs it. What no node makes counts as given.
+    The order also stays where there is no right one: in a cycle, or where two make one tensor.
+    """
+    nodes = list(nodes)
+    maker: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            if maker.setdefault(name, index) != index:
+                return nodes
+    needs = [[maker[name] for name in reads(node) if name in maker] for node in nodes]
+    if all(other < index for index, others in enumerate(needs) for other in others):
+        return nodes
+    order: list[int] = []
+    done: set[int] = set()
+    opened: set[int] = set()
+    for first in range(len(nodes)):
+        waiting = [first]
+        while waiting:
+            index = waiting[-1]
+            late = [other for other in needs[index] if other not in done]
+            if index not in done and late:
+                if index in opened:
+                    return nodes
+                opened.add(index)
+                # The first that is read comes first.
+                waiting += reversed(late)
+                continue
+            waiting.pop()
+            if index not in done:
+                done.add(index)
+                order.append(index)
+    return [nodes[index] for index in order]
+
+
 class Graph:
     """The main graph of a model, with what is asked of it again and again.
 
+    ``nodes`` are in an order in which they can run, which the file's need not be.
     ``constants`` are tensors that depend on no input and on no random node.
     """
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.graph = model.graph
-        self.nodes = list(model.graph.node)
+        self.nodes = in_order(model.graph.node)
         self.held = {item.name for item in model.graph.initializer}
         self.held |= {item.values.name for item in model.graph.sparse_initializer}
         self.inputs = [v.name for v in model.graph.input if v.name not in self.held]
@@ -313,7 +352,7 @@ class Ports:
 
     def __init__(self, original: onnx.ModelProto, graph: Graph) -> None:
         self.original, self.graph = Graph(original), graph
-        declared = shape_inference.infer_shapes(original, data_prop=True)
+        declared = shape_inference.infer_shapes(self.sorted(original), data_prop=True)
         self.types, self.there = types(declared.graph), types(graph.graph)
         self.by_inputs: dict[Any, list[onnx.NodeProto]] = defaultdict(list)
         for node in self.original.nodes:
@@ -325,6 +364,17 @@ class Ports:
             for index, name in enumerate(node.output):
                 if name and not self.known(name):
                     self.guessed(node, index)
+
+    def sorted(self, original: onnx.ModelProto) -> onnx.ModelProto:
+        """The original with its nodes in order, without which types are not inferred."""
+        nodes = self.original.nodes
+        if list(original.graph.node) == nodes:
+            return original
+        copy = onnx.ModelProto()
+        copy.CopyFrom(original)
+        del copy.graph.node[:]
+        copy.graph.node.extend(nodes)
+        return copy
 
     def node_names(self) -> dict[str, str]:
         """The name of an original node, by every tensor that it makes and by itself."""

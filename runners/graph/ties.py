@@ -1,7 +1,9 @@
 """A graph evaluated in float64 under the choices that another side made: ties, or faults.
 
-A choice is fair where its value is closer to the best than the side's own error in these two
-values, and where that error is one that rounding explains.
+A choice is fair where the side's values at the places that were chosen, by it and by float64, are
+off by no more than rounding explains (their spread, or 4 eps; ``MARGIN`` times that), and where the
+two are no further apart than that either. The values at other places do not count: masks of -1e9
+or -Inf would excuse everything.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from xbench.runners.graph.node import Node, Value
 
 CHOICES, VALUES = "choices.json", "choices.npz"
 MARGIN = 10.0
-"""How many times its limit the error of the values may be before the choice is a fault."""
-EPS = {np.dtype("float16"): 2.0**-10, np.dtype("float32"): 2.0**-23}
+"""How many times what rounding explains the error of the values, and their gap, may be."""
+EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,34 +111,50 @@ def compared(
     values = seen.values
     if theirs.shape != tuple(values.shape):
         return 0, f"chose from values of shape {list(theirs.shape)}, not {list(values.shape)}"
-    if not bool(apart.any()) or not values.is_floating_point():
-        number = int(apart.sum())
-        return 0, f"chose {number} other places among equal numbers" if number else ""
+    if not bool(apart.any()):
+        return 0, ""
+    axis, keeps = axis_of(seen.node, values)
+    index = [at if keeps else at.unsqueeze(axis) for at in (chosen, seen.own)]
+    taken, best = (values.double().gather(axis, at.to(torch.int64)) for at in index)
+    if not values.is_floating_point():
+        wrong = int((taken != best).sum())
+        return (
+            (0, f"chose {wrong} numbers that are not the best") if wrong else (int(apart.sum()), "")
+        )
     side = torch.from_numpy(theirs.astype(np.float64))
-    error = (side - values).abs()
-    scale = float(values.square().mean().sqrt())
-    limits = [4.0 * EPS.get(theirs.dtype, 2.0**-23) * scale]
-    limits += [float((other - values).square().mean().sqrt()) for other in moved]
-    off = float(error.square().mean().sqrt())
-    if off > MARGIN * max(limits):
-        times = off / max(limits)
+
+    def candidates(tensor: Tensor) -> Tensor:
+        """What a tensor holds where a choice was made, by either: masked values are elsewhere."""
+        return torch.cat([tensor.gather(axis, at.to(torch.int64)).flatten() for at in index])
+
+    exact, own = candidates(values), candidates(side)
+    finite = exact.isfinite()
+    if not bool((finite == own.isfinite()).all()):
+        return 0, "chose from values that are not finite where float64 has numbers, or the reverse"
+    scale, off = rms(exact[finite]), rms((own - exact)[finite])
+    limits = [4.0 * EPS.get(theirs.dtype.name, 2.0**-23) * scale]
+    limits += [rms((candidates(other) - exact)[finite]) for other in moved]
+    explained = MARGIN * max(limits)
+    # Written so that NaN is a fault.
+    if not off <= explained:
+        times = MARGIN * off / explained if explained else float("inf")
         return 0, (
             f"chose from values that are off by {off:.2g}, {times:.2g} times what rounding explains"
         )
-    axis, keeps = axis_of(seen.node, values)
-    at = [index if keeps else index.unsqueeze(axis) for index in (chosen, seen.own)]
-    taken, best = (values.gather(axis, index.to(torch.int64)) for index in at)
-    room = sum(error.gather(axis, index.to(torch.int64)) for index in at)
     gap = (taken - best).abs()
-    wrong = (gap > room) & (at[0] != at[1])
-    if bool(wrong.any()):
-        worst = int(torch.where(wrong, gap, -1.0).argmax())
+    wrong_places = ~(gap <= explained) & (taken != best)
+    if bool(wrong_places.any()):
+        worst = float(torch.where(wrong_places, gap, 0.0).max())
         return 0, (
-            f"chose another index than float64 at {int(wrong.sum())} places, at the worst between "
-            f"values {float(gap.flatten()[worst]):.2g} apart whose own error is "
-            f"{float(torch.as_tensor(room).flatten()[worst]):.2g}"
+            f"chose another index than float64 at {int(wrong_places.sum())} places, at the worst "
+            f"between values {worst:.2g} apart, where rounding explains {explained:.2g}"
         )
     return int(apart.sum()), ""
+
+
+def rms(values: Tensor) -> float:
+    """Root mean square; 0 of nothing."""
+    return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
 
 def axis_of(node: Node, values: Tensor) -> tuple[int, bool]:
