@@ -332,12 +332,12 @@ class Checker:
         self.unchecked.setdefault(reason, []).append(name)
 
 
-STEPS = "one element in a hundred, or two, one step away"
+STEPS = "one element in a hundred, or three, one step away"
 
 
 def steps_apart(size: int) -> float:
-    """RMS distance, in steps, that ``size`` quantised values may have: two may be one step away."""
-    return max(STEPPED, math.sqrt(2.0 / size))
+    """RMS distance in steps that ``size`` quantised values may have: three are one step away."""
+    return ONE_STEP * max(STEPPED, math.sqrt(3.0 / size))
 
 
 def may_tie(actual: Array, expected: Array, rounds: bool) -> bool:

@@ -326,8 +326,8 @@ def test_a_users_file_is_computed_as_it_is(tmp_path: Path) -> None:
     named = (TensorSpec("x", (2, 2), "float64"),), (TensorSpec("y", (2, 2), "float64"),)
     runner = loaded(tmp_path, double, [{"x": np.ones((2, 2))}], *named)
     assert runner.effective_precision() == "fp64"
-    named = tuple(msgspec.structs.replace(spec, dtype="float16") for spec in INPUTS), OUTPUTS
-    half = loaded(tmp_path, network(HALF), [{"x": picture(2).astype(np.float16)}], *named)
+    halves = tuple(msgspec.structs.replace(spec, dtype="float16") for spec in INPUTS)
+    half = loaded(tmp_path, network(HALF), [{"x": picture(2).astype(np.float16)}], halves)
     assert half.effective_precision() == "fp32"
     assert half.infer()["y"].dtype == np.float16
 

@@ -1296,3 +1296,149 @@ def test_operators_acquit_or_change_nothing(
         assert after == before
     elif unchecked == 0:
         assert after == "agree"
+
+
+# -- rows 3 to 5: what excuses nobody --------------------------------------------------------------
+
+WHOLE = np.arange(200) - 100
+
+
+def steps_away(*places: int, by: int = 1) -> Array:
+    """Whole numbers of which those at ``places`` are so many steps away."""
+    found = WHOLE.copy()
+    found[list(places)] += by
+    return found
+
+
+def rounded(value: Array, graph: Array | None = WHOLE, operators: Operators | None = None) -> Any:
+    """What is said of whole numbers whose graph gives ``graph`` in float64; None: not evaluated."""
+    truth = side("fp64", y=WHOLE)
+    known = None if graph is None else side("graph", y=graph)
+    confirmation = Confirmation(graph=known, operators=operators)
+    return hold(side("a", y=value), truth, truth=truth, confirmation=confirmation)
+
+
+@pytest.mark.parametrize("by", [1, -1])
+@pytest.mark.parametrize("places", [(0,), (3, 150)])
+def test_row_3_few_roundings_near_a_boundary_agree(places: tuple[int, ...], by: int) -> None:
+    found = rounded(steps_away(*places, by=by), operators=checked(0.5, 1.0))
+    assert found.verdict == "agree"
+    assert evidence_of(found).decided_by == "roundings near a boundary"
+    assert evidence_of(found).operators is not None
+    assert "roundings near a boundary" in found.sentence
+
+
+@pytest.mark.parametrize(
+    "operators", [None, checked(), checked(unchecked=1), checked(0.5, unchecked=1)]
+)
+def test_row_3_a_rounding_of_operators_that_were_not_checked(operators: Operators | None) -> None:
+    found = rounded(steps_away(3), operators=operators)
+    assert found.verdict == "inconclusive"
+    assert "one step near a boundary may be rounding" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("value", "graph", "operators", "words"),
+    [
+        (steps_away(3), None, checked(0.5), "1 of 200 differ"),
+        (steps_away(3), steps_away(3), checked(0.5), "its graph is another function"),
+        (steps_away(1, 2, 3), WHOLE, checked(0.5), "3 of 200 differ"),
+        (steps_away(3, by=2), WHOLE, checked(0.5), "1 of 200 differ"),
+        (steps_away(3, by=-2), WHOLE, checked(0.5), "1 of 200 differ"),
+        (steps_away(3), WHOLE, checked(0.5, 1.01), "1 of 200 differ"),
+        (steps_away(3, by=2), WHOLE, None, "1 of 200 differ"),
+    ],
+)
+def test_row_3_what_is_no_rounding_near_a_boundary(
+    value: Array, graph: Array | None, operators: Operators | None, words: str
+) -> None:
+    found = rounded(value, graph, operators)
+    assert found.verdict == "disagree"
+    assert words in found.sentence
+
+
+@pytest.mark.parametrize(("flipped", "expected"), [(2, "agree"), (3, "disagree")])
+def test_row_3_truths_near_a_boundary(flipped: int, expected: str) -> None:
+    truth = side("fp64", y=WHOLE > 0)
+    a = side("a", y=(WHOLE > 0) ^ (np.arange(200) < flipped))
+    confirmation = Confirmation(graph=side("graph", y=WHOLE > 0), operators=checked(0.5))
+    assert hold(a, truth, truth=truth, confirmation=confirmation).verdict == expected
+
+
+MASK_VALUES = pytest.mark.parametrize("mask", [-1e9, float(np.finfo(np.float32).min), -np.inf])
+
+
+def logits(mask: float, error: float = 0.0) -> Array:
+    """Float64 ones, the first of them off, beside as many masks less one."""
+    found = np.ones(64)
+    found[:32] += error
+    found[33:] = mask
+    return found
+
+
+@MASK_VALUES
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(0, "agree"), (4, "agree"), (20, "inconclusive"), (1e6, "disagree")]
+)
+def test_row_4_masks_drown_no_wrong_logit(mask: float, steps: float, expected: str) -> None:
+    truth = side("fp64", y=logits(mask))
+    a = side("a", y=logits(mask, steps * EPS).astype(np.float32))
+    source = but(side("source", y=logits(mask).astype(np.float32)), spread={"outputs/y": 0.0})
+    found = hold(a, truth, truth=truth, source=source, spread=source)
+    assert found.verdict == expected
+    assert found.tolerance == pytest.approx(4 * EPS)
+
+
+@pytest.mark.parametrize("mask", [-1e9, float(np.finfo(np.float32).min)])
+def test_row_4_masks_of_a_graph_drown_no_wrong_logit(mask: float) -> None:
+    truth, graph = side("fp64", y=logits(mask)), side("graph", y=logits(mask, 1e-3))
+    a = side("a", y=logits(mask, 1e-3).astype(np.float32))
+    confirmation = Confirmation(graph=graph, operators=checked(0.5))
+    found = hold(a, truth, truth=truth, confirmation=confirmation)
+    assert found.verdict == "disagree"
+    assert evidence_of(found).decided_by == "its graph, evaluated in float64"
+
+
+@pytest.mark.parametrize(
+    ("relative", "expected"),
+    [(0, "agree"), (8000, "agree"), (9000, "disagree"), (1e6, "disagree")],
+)
+def test_row_4_masks_that_differ(relative: float, expected: str) -> None:
+    """Masks may be off by 8,192 ULPs; no evidence makes that more."""
+    truth = side("fp64", y=logits(-1e9))
+    a = side("a", y=logits(-1e9 * (1 + relative * EPS)).astype(np.float32))
+    found = hold(a, truth, truth=truth, source=side("source", y=logits(1.0)), spread=spreading(9e9))
+    assert found.verdict == expected
+    assert ("10000 times larger than the others differ" in found.sentence) is (relative > 8192)
+
+
+def test_row_4_a_mask_that_is_gone_disagrees() -> None:
+    truth, value = side("fp64", y=logits(-1e9)), logits(-1e9).astype(np.float32)
+    value[40] = 1.0
+    found = hold(side("a", y=value), truth, truth=truth, spread=spreading(9e9))
+    assert found.verdict == "disagree"
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"), [(300, "inconclusive"), (301, "disagree"), (999, "disagree")]
+)
+def test_row_5_beyond_three_times_only_where_the_type_set_the_limit(
+    steps: int, expected: str
+) -> None:
+    narrow = side("narrow", y=ONES + 50 * EPS)
+    evidence: dict[str, Any] = {"narrow": narrow, "narrow_type": "float16"}
+    assert verdict(steps, **evidence) == expected
+    # A spread that is larger by little sets another limit, which is beyond ten times.
+    assert verdict(steps, **evidence, spread=spreading(100.5)) == "inconclusive"
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, "inconclusive"), (50, "disagree")])
+def test_two_sides_that_are_the_same_bits_and_off_are_said_to_be(steps: int, expected: str) -> None:
+    a, b = side("a", y=off(steps)), side("b", y=off(steps))
+    found = hold(a, b)
+    assert found.verdict == expected
+    assert found.sentence.startswith("a and b are bitwise equal in outputs/y, and both off: ")
+    assert "a is not the same as b" not in found.sentence
+    # With float64 itself there is no such thing.
+    assert "bitwise equal" not in hold(a).sentence
+    assert "bitwise equal" not in hold(a, side("b", y=off(steps + 1))).sentence

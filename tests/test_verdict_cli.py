@@ -993,3 +993,106 @@ def test_without_a_batch_axis_that_it_takes_too_long_is_said(slow: Done) -> None
     # Two runs of one file that are the same to the bit are the same all the same.
     assert bare["tensors"][0]["elements"] == 15
     assert bare["verdict"] == ("agree" if bare["tensors"][0]["bitwise_equal"] else "inconclusive")
+
+
+# -- what excuses nobody ---------------------------------------------------------------------------
+
+
+def masking(path: Path, *, gain: float = 1.0) -> Path:
+    """Logits of which a quarter are masked with -1e9."""
+    return save(
+        path,
+        [node("MatMul", "x w", "l"), node("Where", "hidden mask l", "y")],
+        [X],
+        [value("y", 4, 16)],
+        {
+            "w": weights("w", 32, 16, gain=0.3) * np.float32(gain),
+            "hidden": np.arange(16) >= 12,
+            "mask": np.float32(-1e9),
+        },
+    )
+
+
+def heads(path: Path, *, gain: float = 1.0) -> Path:
+    """A head on what is gathered by the best logit, of which two are alike in float16."""
+    columns = np.abs(weights("columns", 32, 8, gain=0.1))
+    columns[:, 2] = np.abs(weights("best", 32)) + np.float32(0.5)
+    columns[:, 5] = columns[:, 2] * np.float32(1 + 2.0**-20)
+    return save(
+        path,
+        [
+            node("Abs", "x", "a"),
+            node("MatMul", "a w", "l"),
+            node("TopK", "l one", "best places", axis=1),
+            node("Gather", "table places", "g", axis=0),
+            node("Squeeze", "g one", "e"),
+            node("Add", "e x", "h"),
+            node("MatMul", "h v", "y"),
+        ],
+        [X],
+        [value("y", 4, 6)],
+        {
+            "w": columns,
+            "table": weights("table", 8, 32),
+            "v": weights("v", 32, 6, gain=0.3) * np.float32(gain),
+            "one": np.array([1]),
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def excuses(folder: Path) -> Done:
+    """Wrong weights beside masks, against the original."""
+    inside = folder / "excuses"
+    inside.mkdir()
+    base = masking(inside / "base.onnx")
+    return ask(folder, masking(inside / "wrong.onnx", gain=1.001), "--against", base)
+
+
+def test_wrong_weights_beside_masks_disagree(excuses: Done) -> None:
+    agreement = held(excuses, "wrong")
+    assert agreement["verdict"] == "disagree", agreement["sentence"]
+    assert agreement["tolerance"] < 1e-4
+    assert [item["verdict"] for item in excuses.pairs("wrong")] == ["agree", "agree"]
+    assert excuses.code == 4
+
+
+def test_a_choice_that_float16_flips_excuses_no_wrong_head(folder: Path) -> None:
+    inside = folder / "halves"
+    inside.mkdir()
+    base = heads(inside / "base.onnx")
+    to_fp16(heads(inside / "other.onnx", gain=1.2), inside / "wrong.onnx")
+    agreement = held(ask(folder, inside / "wrong.onnx", "--against", base), "wrong")
+    assert agreement["verdict"] != "agree", agreement["sentence"]
+
+
+def test_whole_numbers_of_floats_near_a_boundary_agree(folder: Path) -> None:
+    """One element of 128 is rounded up to 1 in float32, and is less than 1 in float64."""
+    path = save(
+        folder / "whole.onnx",
+        [node("Add", "x little", "s"), node("Cast", "s", "y", to=TensorProto.INT32)],
+        [X],
+        [value("y", 4, 32, kind=TensorProto.INT32)],
+        {"little": np.float32(2.0**-25)},
+    )
+    x = (np.arange(128) + 0.5).astype(np.float32)
+    x[7] = 1 - 2.0**-24
+    done = ask(folder, path, "--inputs", npz(folder, "whole", x=x.reshape(4, 32)))
+    agreement = done.pair("whole")
+    assert agreement["verdict"] == "agree", agreement["sentence"]
+    assert decided(agreement) == "roundings near a boundary"
+    assert agreement["tensors"][0]["differing"] == 1
+    assert done.code == 0
+
+
+def test_an_input_of_another_name_is_a_usage_error(folder: Path) -> None:
+    inside = folder / "names"
+    inside.mkdir()
+    base = save(inside / "base.onnx", [RELU], [X], [Y])
+    other = save(inside / "other.onnx", [node("Relu", "z", "y")], [value("z", 4, 32)], [Y])
+    done = ask(folder, other, "--against", base)
+    assert done.code == 2
+    assert not done.document
+    (message,) = [line for line in done.err.splitlines() if line.startswith("xbench: ")]
+    assert "other has inputs z" in message
+    assert "base has x" in message

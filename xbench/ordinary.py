@@ -16,31 +16,33 @@ from xbench import numerics
 Array = np.ndarray[Any, Any]
 
 FAR = 1e4
-"""Times the median magnitude of what is not zero: an element beyond it is no ordinary one."""
+"""How many times the next smaller magnitude that of a mask is, at least."""
+ALIKE = 1.001
+"""How far apart the magnitudes of masks may be, as a ratio: one value, and what was added to it."""
 SAMPLE = 1 << 16
-"""Elements that the median is taken of, evenly spread."""
+"""Elements that are looked at to find masks, evenly spread."""
 
 
 def ordinary(truth: Array) -> Array | None:
     """A mask of the ordinary elements of a float64 tensor; None where all of them are.
 
-    Elements that are not finite are ordinary: no metric counts them.
+    Not ordinary are elements of nearly one magnitude beyond a gap of ``FAR``, however many they
+    are. Elements that are not finite are ordinary: no metric counts them.
     """
     if truth.dtype.kind != "f" or truth.size < 2:
         return None
     flat = truth.reshape(-1)
     some = np.abs(flat[:: max(1, flat.size // SAMPLE)])
-    some = some[(some > 0) & np.isfinite(some)]
-    if not some.size:
+    # The largest is looked at in any case.
+    peak = np.abs(flat).max(initial=0.0, where=np.isfinite(flat))
+    some = np.sort(np.append(some[(some > 0) & np.isfinite(some)], peak))
+    with np.errstate(over="ignore", divide="ignore"):
+        gaps = np.flatnonzero(some[1:] > FAR * some[:-1])
+    if not gaps.size or some[-1] > ALIKE * some[gaps[-1] + 1]:
         return None
-    far = FAR * float(np.median(some))
-    peak = max(float(np.fmax.reduce(flat)), -float(np.fmin.reduce(flat)))
-    if not np.isfinite(peak):
-        finite = flat[np.isfinite(flat)]
-        peak = float(np.abs(finite).max(initial=0.0))
-    if peak <= far:
-        return None
-    return ~((np.abs(truth) > far) & np.isfinite(truth))
+    far = some[gaps[-1] + 1] / ALIKE
+    mask: Array = ~((np.abs(truth) >= far) & np.isfinite(truth))
+    return mask
 
 
 def rms_error(actual: Array, truth: Array) -> float:

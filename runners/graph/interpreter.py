@@ -134,7 +134,7 @@ class Interpreter:
         self.not_in_double: list[str] = []
         """Nodes that were not evaluated in ``dtype``, and how they were instead."""
         self.clamped: list[str] = []
-        """Tensors of which ``rounded`` made values the largest finite number of their type."""
+        """Tensors with values beyond their type, which ``rounded`` left as they were."""
         self.exceeding = ""
         """The first tensor declared float16 with a value beyond its range, and that value."""
         self.inside = 0
@@ -291,7 +291,7 @@ class Interpreter:
         Only nodes that these need are run, and values are dropped after their last use. ``given``
         values stand in for what nodes would compute. ``constants`` replace parameters of the same
         name, at any depth. With ``rounded``, the float outputs of every node are rounded to their
-        declared type, beyond its largest number to that number (named in ``clamped``); ``narrow``
+        declared type, but what is beyond its range stays (named in ``clamped``); ``narrow``
         rounds them to that element type instead, whatever they are declared in. ``forced``
         maps the index output of an ArgMax, ArgMin or TopK to what it shall return, execution by
         execution. ``visit`` sees every node of the main graph with its inputs and outputs.
@@ -510,8 +510,7 @@ class Interpreter:
             if name not in self.clamped and bool(over.any()):
                 self.clamped.append(name)
             # What leaves the range is no rounding: it must not excuse anything.
-            if self.asked.narrow:
-                held = torch.where(over, value, held)
+            held = torch.where(over, value, held)
         return held
 
     def forced(self, step: Step, outputs: list[Value], inputs: Sequence[Value]) -> list[Value]:

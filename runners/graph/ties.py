@@ -2,8 +2,8 @@
 
 A choice is fair where the side's values at the places that were chosen, by it and by float64, are
 off by no more than rounding explains (their spread, or 4 eps; ``MARGIN`` times that), and where the
-two are no further apart than that either. The values at other places do not count: masks of -1e9
-or -Inf would excuse everything.
+two are no further apart than that either. Values at other places and masks of -1e9 or -Inf do not
+count: they would excuse everything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xbench import tensors
+from xbench import ordinary, tensors
 from xbench.errors import EngineError
 from xbench.runners.graph.choices import OPERATORS, Choice
 from xbench.runners.graph.interpreter import Interpreter
@@ -123,15 +123,18 @@ def compared(
         )
     side = torch.from_numpy(theirs.astype(np.float64))
 
+    places = [at.to(torch.int64) for at in index]
+    differ = places[0] != places[1]
+
     def candidates(tensor: Tensor) -> Tensor:
-        """What a tensor holds where a choice was made, by either: masked values are elsewhere."""
-        return torch.cat([tensor.gather(axis, at.to(torch.int64)).flatten() for at in index])
+        """What a tensor holds where the two chose otherwise: masked values are elsewhere."""
+        return torch.cat([tensor.gather(axis, at)[differ] for at in places])
 
     exact, own = candidates(values), candidates(side)
     finite = exact.isfinite()
     if not bool((finite == own.isfinite()).all()):
         return 0, "chose from values that are not finite where float64 has numbers, or the reverse"
-    scale, off = rms(exact[finite]), rms((own - exact)[finite])
+    scale, off = ordinary.rms(values.double().numpy()), rms((own - exact)[finite])
     limits = [4.0 * EPS.get(theirs.dtype.name, 2.0**-23) * scale]
     limits += [rms((candidates(other) - exact)[finite]) for other in moved]
     explained = MARGIN * max(limits)
