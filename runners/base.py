@@ -133,8 +133,11 @@ class Runner(ABC):
     deadline_s: float | None = None
     """How long computing what is compared may take, for an engine that can stop by itself."""
 
-    def force(self, folder: Path) -> None:
-        """From now on, choose every index as the side that left its choices in ``folder`` did."""
+    def force(self, folder: Path, narrow: str = "") -> None:
+        """From now on, choose every index as the side that left its choices in ``folder`` did.
+
+        ``narrow``: the type that side is declared in, where that is not float32.
+        """
         raise Unsupported(f"{self.engine} cannot be made to choose as another side did")
 
     def facts(self) -> dict[str, str]:

@@ -130,9 +130,9 @@ class Float64Runner(Runner):
             for name, value in values.items()
         }
 
-    def force(self, folder: Path) -> None:
+    def force(self, folder: Path, narrow: str = "") -> None:
         """From now on, the first batch is evaluated under the choices that a side left there."""
-        self.folder, self.forced = folder, Forced(folder, self.choices)
+        self.folder, self.forced = folder, Forced(folder, self.choices, narrow)
 
     def feeds(self, batch: int) -> dict[str, Value]:
         """A batch in the layout of the graph, TensorFlow's where TensorFlow made it."""

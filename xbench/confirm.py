@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from xbench import registry
-from xbench.agree import Verdicts, in_double, side_of
+from xbench.agree import NARROW, Pair, Verdicts, in_double, side_of
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
 from xbench.progress import Progress
@@ -65,7 +65,7 @@ class Confirmer:
         for key, found in rejected.items():
             case = found[0][0].a
             with progress.task(f"looking closer at the graph of {case.label}", CONFIRM_S):
-                references = {pair.reference.key: pair.reference for pair, _ in found}
+                references = {pair.reference.key: pair for pair, _ in found}
                 confirmations[key] = self.graphs(case, list(references.values()))
         for key, found in verdicts().rejected().items():
             steps = {step for _, item in found if by_rounding(item) for step in steps_of(item)}
@@ -76,10 +76,10 @@ class Confirmer:
                 known = confirmations.get(key, NOTHING)
                 confirmations[key] = self.operators(case, known, tuple(sorted(steps)))
 
-    def graphs(self, case: Case, references: Sequence[Case]) -> Confirmation:
+    def graphs(self, case: Case, pairs: Sequence[Pair]) -> Confirmation:
         """What the graph of a case computes in float64; nothing where it has no graph.
 
-        Also what the references compute where every index is chosen as the case chose it.
+        Also what the references of ``pairs`` compute where every index is chosen as the case chose.
         """
         graph = self.graph(case)
         if graph is None:
@@ -95,8 +95,8 @@ class Confirmer:
             return msgspec.structs.replace(found, missing=why)
         if "choices" not in chosen.facts:
             return found
-        for reference in references:
-            found = self.under_choices(of, reference, chosen.folder, found)
+        for pair in pairs:
+            found = self.under_choices(of, pair, chosen.folder, found)
         return found
 
     def observing(self, of: Case, graph: str, **more: object) -> Job:
@@ -104,17 +104,19 @@ class Confirmer:
         return self.job("observe", of, graph=graph, parameter_set="probe", **more)
 
     def under_choices(
-        self, own: Case, reference: Case, folder: str, found: Confirmation
+        self, own: Case, pair: Pair, folder: str, found: Confirmation
     ) -> Confirmation:
         """Add a reference under the choices that a case left in ``folder``: ties, or faults.
 
         A reference that has no graph is stood in for by ``own``, the graph of the case.
         """
+        reference = pair.reference
+        narrow = "" if pair.narrow is None else pair.narrow.options[NARROW]
         graph = self.graph(reference)
         of = own if graph is None else reference
         graph = graph or self.graph(own)
         assert graph is not None
-        report = self.launcher.run(self.observing(of, graph, against=folder))
+        report = self.launcher.run(self.observing(of, graph, against=folder, narrow=narrow))
         if not report.ok:
             why = f"{of.title} under its choices: {report.reason}"
             missing = "; ".join(filter(None, [found.missing, why]))

@@ -42,7 +42,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     are the digests that another process found, and only what is not the same is kept.
     ``at`` are the training steps whose operators are checked. ``deadline_s`` is how long float64
     may take. ``against`` is a folder that a job before left for this one: choices, or what
-    operators are held against.
+    operators are held against. ``narrow`` is the type that choices were made in, at best.
     """
 
     kind: str
@@ -68,6 +68,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     repeats: Mapping[str, str] = {}
     deadline_s: float | None = None
     against: str | None = None
+    narrow: str = ""
     opset: int = 18
     extra_s: float = 0.0
     targets: Mapping[str, str] = {}

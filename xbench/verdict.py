@@ -41,6 +41,11 @@ AGREE, INCONCLUSIVE, DISAGREE = "agree", "inconclusive", "disagree"
 SEVERITY = {AGREE: 0, INCONCLUSIVE: 1, DISAGREE: 2}
 FAR_OFF = 8192.0
 """ULPs that elements far larger than all others (masks) may be off, in RMS: a thousandth."""
+OTHER_CHOICES = (
+    "its narrow type chooses other indices than float64 does, which change with what is looked at: "
+    "what follows from them cannot be told from a fault"
+)
+"""What is said where the choices that were seen need not be those of the outputs."""
 AT_A_BOUNDARY = "one step near a boundary"
 FEW = 0.01
 """Share of whole numbers that may be one step away where they were rounded from floats."""
@@ -452,7 +457,12 @@ def by_error(
     if to_truth.subnormal_only:
         evidence = msgspec.structs.replace(evidence, decided_by=sentences.SUBNORMAL)
         return msgspec.structs.replace(found, evidence=evidence, score=1.0, verdict=AGREE)
-    return confirmed(own, found, plain, confirmation)
+    found = confirmed(own, found, plain, confirmation)
+    made = made_choices(evidences)
+    chose = made is not None and bool(made.ties or made.faults)
+    if found.verdict == DISAGREE and chose and evidences.narrow is not None:
+        return msgspec.structs.replace(found, verdict=INCONCLUSIVE, hint=OTHER_CHOICES)
+    return found
 
 
 def confirmed(own: str, found: Judged, truth: Array, confirmation: Confirmation) -> Judged:
@@ -497,7 +507,8 @@ def float_limits(
         limits[f"{evidences.spread.spread_ulps}-ULP spread"] = spread
     if evidences.source is not None and name in evidences.source.tensors:
         under = evidences.source_truth
-        exact = truth if under is None else under.tensors.get(name, truth)
+        plain = evidences.reference.tensors[name]
+        exact = plain if under is None else under.tensors.get(name, plain)
         own = rms_or_none(evidences.source.tensors[name], exact)
         # None: the source is not finite where float64 is, which measures no rounding.
         limits["2x source error"] = 2.0 * (own or 0.0)

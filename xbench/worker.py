@@ -134,7 +134,7 @@ def observe(job: Job) -> Report:
     runner.load(work)
     runner.deadline_s = job.deadline_s
     if job.against is not None:
-        runner.force(Path(job.against))
+        runner.force(Path(job.against), job.narrow)
     folder = Path(job.folder)
     states = tensors.load_batches(Path(job.states)) if job.states else []
     made: list[dict[str, Any]] | None = [] if job.makes_states else None

@@ -27,7 +27,9 @@ from xbench.runners.graph.node import Node, Value
 CHOICES, VALUES = "choices.json", "choices.npz"
 MARGIN = 10.0
 """How many times what rounding explains the error of the values, and their gap, may be."""
-EPS = {"bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23}
+EPS = {
+    "int4": 2.0**-3, "int8": 2.0**-7, "bfloat16": 2.0**-7, "float16": 2.0**-10, "float32": 2.0**-23
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,13 @@ class Forced:
     another graph has other names. Raises EngineError where the two do not choose alike.
     """
 
-    def __init__(self, folder: Path, own: Sequence[Choice]) -> None:
+    def __init__(self, folder: Path, own: Sequence[Choice], narrow: str = "") -> None:
         theirs = msgspec.json.decode((folder / CHOICES).read_bytes(), type=list[Choice])
         kinds = [[(item.op, item.looped) for item in choices] for choices in (own, theirs)]
         if kinds[0] != kinds[1]:
             raise EngineError("the two graphs do not choose alike, by ArgMax or TopK, in turn")
         self.choices = list(own)
+        self.eps = EPS.get(narrow, 0.0)
         self.arrays = tensors.load(folder / VALUES)
         self.seen: dict[str, list[Seen]] = {choice.index: [] for choice in self.choices}
 
@@ -96,7 +99,7 @@ class Forced:
                 chosen = torch.from_numpy(np.array(self.parts(number, "index")[turn]))
                 theirs = self.parts(number, "values")[turn]
                 spread = [of[turn].values for of in spreads if len(of) > turn]
-                found, words = compared(seen, chosen, theirs, spread)
+                found, words = compared(seen, chosen, theirs, spread, self.eps)
                 ties += found
                 where = f" in iteration {turn + 1}" if choice.looped else ""
                 fault = fault or (f"{choice.node}{where} {words}" if words else "")
@@ -104,7 +107,11 @@ class Forced:
 
 
 def compared(
-    seen: Seen, chosen: Tensor, theirs: np.ndarray[Any, Any], moved: Sequence[Tensor]
+    seen: Seen,
+    chosen: Tensor,
+    theirs: np.ndarray[Any, Any],
+    moved: Sequence[Tensor],
+    eps: float = 0.0,
 ) -> tuple[int, str]:
     """How many of one execution's choices are ties, and what is wrong with them, if anything."""
     apart = chosen.to(torch.int64) != seen.own.to(torch.int64)
@@ -135,7 +142,8 @@ def compared(
     if not bool((finite == own.isfinite()).all()):
         return 0, "chose from values that are not finite where float64 has numbers, or the reverse"
     scale, off = ordinary.rms(values.double().numpy()), rms((own - exact)[finite])
-    limits = [4.0 * EPS.get(theirs.dtype.name, 2.0**-23) * scale]
+    # Values may be held in a wider type than they were computed in.
+    limits = [4.0 * max(eps, EPS.get(theirs.dtype.name, 2.0**-23)) * scale]
     limits += [rms((candidates(other) - exact)[finite]) for other in moved]
     explained = MARGIN * max(limits)
     # Written so that NaN is a fault.
