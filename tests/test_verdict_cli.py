@@ -286,7 +286,7 @@ def test_a_file_without_an_output_that_can_be_compared_is_unsupported(one_by_one
     assert "output 'z' is unsupported" in case["reason"]
     assert "there is no other" in case["reason"]
     assert one_by_one.code == 3
-    assert one_by_one.document["exit_reasons"] == ["unsupported: infer only_map ort(only_map) cpu"]
+    assert one_by_one.document["exit_reasons"] == ["unsupported: infer ort(only_map) cpu"]
 
 
 @pytest.mark.parametrize(("name", "node_"), [("normal", "RandomNormal 'noise'"),
@@ -525,7 +525,7 @@ def test_another_function_disagrees(against: Done, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bias", "swapped", "least"])
 def test_a_graph_that_is_another_function_is_at_fault(against: Done, name: str) -> None:
-    assert "its graph, evaluated in float64" in decided(held(against, name))
+    assert "its graph" in decided(held(against, name))
 
 
 def test_how_far_off_a_scaled_bias_is_is_shown(against: Done) -> None:
