@@ -179,6 +179,7 @@ def test_a_step_of_xla_is_one_opaque_operator(launcher: Launcher, short: str) ->
     assert launch.time_s > 0.5 * sum(op.time_s for op in profile.ops)
 
 
+@pytest.mark.prove
 def test_torch_compile_is_cold_once_and_warm_in_later_processes(
     launcher: Launcher, flat: str, cache: Path
 ) -> None:

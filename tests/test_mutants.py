@@ -19,6 +19,9 @@ from xbench.result import Agreement
 EACH = 6
 
 
+pytestmark = pytest.mark.prove
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("mutants")
