@@ -9,8 +9,8 @@ In this order:
 2. A side that differs from itself by more than the limit: ``inconclusive``, with its random nodes.
    Tolerances that the user fixed then decide alone.
 3. Integers and booleans are exact. Where they are not, the reference is evaluated under the side's
-   own choices (``Confirmation.forced``): an index that differs between values closer than their
-   own error is a tie.
+   own choices (``Confirmation.choices``): an index that differs between values that rounding can
+   exchange is a tie. A few whole numbers one step away may be roundings near a boundary.
 4. The RMS error to float64 decides. The limit is the largest of twice the error of the source
    engine (if that itself agrees with float64), the spread under perturbations of the parameters by
    one ULP, and the rounding of the result, 4 eps sqrt(K) RMS(reference), K = 1 but for a single
@@ -91,7 +91,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """A reference evaluated with a side's own choices (indices of ArgMax, TopK).
 
-    ``ties`` of them fall between values closer than their error, ``faults`` names the first that
+    ``ties`` of them fall between values that rounding can exchange, ``faults`` names the first that
     does not. ``stands_in``: not the reference's graph was evaluated but the side's own, since the
     reference has none: fair only where that is the same function.
     """

@@ -8,7 +8,7 @@ count: they would excuse everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from torch import Tensor
 from xbench import ordinary, tensors
 from xbench.errors import EngineError
 from xbench.runners.graph.choices import OPERATORS, Choice
-from xbench.runners.graph.interpreter import Interpreter
 from xbench.runners.graph.node import Node, Value
 
 CHOICES, VALUES = "choices.json", "choices.npz"
@@ -70,16 +69,6 @@ class Forced:
         """The executions of a choice, of a loop one after the other."""
         array = self.arrays[f"{number}/{kind}"]
         return list(array) if self.choices[number].looped else [array]
-
-    def run(
-        self, interpreter: Interpreter, feeds: Mapping[str, Any], wanted: Sequence[str]
-    ) -> dict[str, Value]:
-        """The wanted tensors under the forced choices."""
-        interpreter.choosing = self.see
-        try:
-            return interpreter.run(feeds, wanted, forced=self.indices)
-        finally:
-            interpreter.choosing = None
 
     def see(self, name: str, node: Node, inputs: Sequence[Value], outputs: Sequence[Value]) -> None:
         """Note what a choice would have been (called before it is forced)."""
