@@ -55,9 +55,14 @@ def read(path: Path) -> Image:
         ) from error
     # The decoders raise these on damaged input; the message alone tells which damage it is.
     except (OSError, SyntaxError, ValueError, EOFError, image.DecompressionBombError) as error:
+        # Only what the system refuses has a number: no such file, no permission.
+        if getattr(error, "errno", None) is not None:
+            raise DataError(f"{path}: cannot be read ({error}); expected a picture") from error
         raise DataError(f"{path}: damaged or truncated picture ({error})") from error
     if picture.mode == "F" or picture.mode.startswith("I"):
         raise DataError(f"{path}: more than 8 bits per channel ({picture.mode}); expected 8")
+    # Pillow warns where a conversion drops the transparency of a palette.
+    picture.info.pop("transparency", None)
     rgb: Image = picture.convert("RGB")
     return rgb
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Operators, Placement, Profile
-from xbench.runners import profile_pt, pt_operators
+from xbench.runners import profile_pt, pt_operators, pt_optimizers
 from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work
 from xbench.spec import PRECISIONS
 
@@ -110,7 +110,8 @@ class TorchRunner(Runner):
         self.dtype = getattr(torch, PRECISIONS[case.precision])
         self.loss_name = case.loss
         model: nn.Module = registry.model_part(case.model, "pt").build(work.config)
-        self.model = model.to(self.device, self.dtype)
+        self.model = model.to(self.device, self.dtype).train(case.phase == "train")
+        self.held = list(self.model.state_dict().values())
         self.batches = [
             {name: self.to_device(array) for name, array in batch.items()} for batch in work.batches
         ]
@@ -136,25 +137,19 @@ class TorchRunner(Runner):
         self.model.load_state_dict(state, strict=True)
         if self.work.case.phase == "infer":
             return
-        self.saved = [parameter.detach().clone() for parameter in self.model.parameters()]
-        adam = self.work.spec.optimizer
-        self.optimizer = torch.optim.Adam(
-            self.model.parameters(),
-            lr=adam.lr,
-            betas=(adam.beta1, adam.beta2),
-            eps=adam.eps,
-            fused=True,
-        )
+        self.saved = [tensor.clone() for tensor in self.held]
+        self.optimizer = pt_optimizers.make(self.work.spec.optimizer, self.model.parameters())
         self.optimizer.zero_grad(set_to_none=True)
 
     def reset(self) -> None:
         if self.work.case.phase != "train":
             return
         with torch.no_grad():
-            torch._foreach_copy_(list(self.model.parameters()), self.saved)
+            torch._foreach_copy_(self.held, self.saved)
             for state in self.optimizer.state.values():
                 for value in state.values():
-                    value.zero_()
+                    if value is not None:
+                        value.zero_()
 
     @lacks_kernels
     def run(self) -> None:
@@ -183,7 +178,7 @@ class TorchRunner(Runner):
             raise EngineError(f"the {what} is not finite")
 
     def placement(self) -> list[Placement]:
-        held = [*self.model.parameters(), *([] if self.last is None else [self.last])]
+        held = [*self.held, *([] if self.last is None else [self.last])]
         elsewhere = {tensor.device.type for tensor in held} - {self.device.type}
         if elsewhere:
             raise FellBack(f"asked for {self.device.type}, tensors are on {sorted(elsewhere)}")
@@ -248,7 +243,7 @@ class TorchRunner(Runner):
                     if parameter.grad is not None
                 }
             )
-        final = {name: shown(value) for name, value in self.model.named_parameters()}
+        final = {name: shown(value) for name, value in self.model.state_dict().items()}
         return Trained(losses, gradients, final)
 
     @lacks_kernels

@@ -15,9 +15,8 @@ import tensorflow as tf
 from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Operators, Placement, Profile
-from xbench.runners import profile_tf, tf_operators
+from xbench.runners import profile_tf, tf_operators, tf_optimizers
 from xbench.runners.base import Array, Arrays, Runner, Trained, Work
-from xbench.runners.tf_optimizers import AdamState
 from xbench.spec import PRECISIONS
 
 ENGINES = {"tf": {"order": 1, "native": True, "packages": ("tensorflow", "keras")}}
@@ -84,13 +83,22 @@ class TensorFlowRunner(Runner):
         self.device = device_name(case.device)
         self.dtype = tf.as_dtype(PRECISIONS[case.precision])
         self.specs = {spec.name: spec for spec in work.spec.parameters(work.config)}
-        self.input_specs = work.spec.inputs(work.config)
+        self.input_specs = [
+            spec
+            for spec in work.spec.step_inputs(work.config, case.phase)
+            if spec.name in work.batches[0]
+        ]
         with tf.device(self.device):
             self.variables = {
-                name: tf.Variable(self.layout(name, array), name=name)
+                name: tf.Variable(
+                    self.layout(name, array), name=name, trainable=self.specs[name].trainable
+                )
                 for name, array in work.parameters.items()
             }
-            self.optimizer = AdamState(work.spec.optimizer, list(self.variables.values()))
+            self.trained = {
+                name: variable for name, variable in self.variables.items() if variable.trainable
+            }
+            self.optimizer = tf_optimizers.make(work.spec.optimizer, list(self.trained.values()))
             self.batches = [
                 [tf.constant(self.typed(spec.to_tf(batch[spec.name]))) for spec in self.input_specs]
                 for batch in work.batches
@@ -154,7 +162,7 @@ class TensorFlowRunner(Runner):
     def gradients(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape, tf.name_scope("forward"):
             loss = self.model.objective(*inputs, loss=self.work.case.loss)
-        return loss, tape.gradient(loss, list(self.variables.values()))
+        return loss, tape.gradient(loss, list(self.trained.values()))
 
     def show_step(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         """A training step that also hands out its gradients."""
@@ -231,7 +239,7 @@ class TensorFlowRunner(Runner):
 
     @lacks_kernels
     def train(self, steps: Sequence[int]) -> Trained:
-        names = list(self.variables)
+        names = list(self.trained)
         losses, gradients = [], []
         for step in steps:
             with tf.device(self.device):

@@ -2,14 +2,46 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import tensorflow as tf
 
-from xbench.spec import Adam
+from xbench.spec import SGD, Adam, Optimizer, RMSProp
 
 
-class AdamState:
+class State(ABC):
+    """What an optimizer remembers of a list of variables between steps."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Back to before the first step."""
+
+    @abstractmethod
+    def apply(self, gradients: list[Any]) -> None:
+        """One step; ``gradients`` in the order of the variables."""
+
+
+def make(optimizer: Optimizer, variables: list[Any]) -> State:
+    """The optimizer for some variables."""
+    if isinstance(optimizer, Adam):
+        return AdamState(optimizer, variables)
+    if isinstance(optimizer, SGD):
+        return SGDState(optimizer, variables)
+    return RMSPropState(optimizer, variables)
+
+
+def zeros(variables: list[Any]) -> list[Any]:
+    """A variable of zeros beside each of the variables."""
+    return [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+
+
+def narrow(variables: list[Any]) -> bool:
+    """Whether the variables are of a type too narrow for an optimizer's arithmetic."""
+    return variables[0].dtype in (tf.bfloat16, tf.float16)
+
+
+class AdamState(State):
     """Adam's moments for a list of variables.
 
     ``ResourceApplyAdam`` computes p -= lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps').
@@ -28,20 +60,18 @@ class AdamState:
     def __init__(self, adam: Adam, variables: list[Any]) -> None:
         self.adam = adam
         self.variables = variables
-        self.m = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
-        self.v = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+        self.m = zeros(variables)
+        self.v = zeros(variables)
         self.steps = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def reset(self) -> None:
-        """Back to before the first step."""
         for moment in (*self.m, *self.v):
             moment.assign(tf.zeros_like(moment))
         self.steps.assign(0.0)
 
     def apply(self, gradients: list[Any]) -> None:
-        """One step; ``gradients`` in the order of the variables."""
         adam = self.adam
-        if self.variables[0].dtype in (tf.bfloat16, tf.float16):
+        if narrow(self.variables):
             self.apply_widened(gradients)
             return
         rounded = self.variables[0].dtype.as_numpy_dtype
@@ -79,3 +109,99 @@ class AdamState:
             value -= rate * first / (tf.sqrt(second) / root + adam.eps)
             for target, result in ((variable, value), (m, first), (v, second)):
                 target.assign(tf.cast(result, target.dtype))
+
+
+class SGDState(State):
+    """Gradient descent: ``ResourceApplyMomentum`` computes what PyTorch does, in its names
+    accum = momentum * accum + g and p -= lr * accum, or p -= lr * g + momentum * lr * accum.
+
+    Weight decay is added to the gradient before. In bfloat16 and float16 the arithmetic is in
+    float32 and only the results are rounded, as in PyTorch's fused kernel.
+    """
+
+    def __init__(self, sgd: SGD, variables: list[Any]) -> None:
+        self.sgd = sgd
+        self.variables = variables
+        self.buffers = zeros(variables) if sgd.momentum else []
+
+    def reset(self) -> None:
+        for buffer in self.buffers:
+            buffer.assign(tf.zeros_like(buffer))
+
+    def apply(self, gradients: list[Any]) -> None:
+        if narrow(self.variables):
+            self.apply_widened(gradients)
+            return
+        sgd = self.sgd
+        for index, (variable, gradient) in enumerate(zip(self.variables, gradients, strict=True)):
+            if sgd.weight_decay:
+                gradient = gradient + sgd.weight_decay * variable
+            rate = tf.constant(sgd.lr, variable.dtype)
+            if not sgd.momentum:
+                tf.raw_ops.ResourceApplyGradientDescent(
+                    var=variable.handle, alpha=rate, delta=gradient
+                )
+                continue
+            tf.raw_ops.ResourceApplyMomentum(
+                var=variable.handle,
+                accum=self.buffers[index].handle,
+                lr=rate,
+                grad=gradient,
+                momentum=tf.constant(sgd.momentum, variable.dtype),
+                use_nesterov=sgd.nesterov,
+            )
+
+    def apply_widened(self, gradients: list[Any]) -> None:
+        """One step in float32; variables and buffers are rounded to their type afterwards."""
+        sgd = self.sgd
+        for index, (variable, gradient) in enumerate(zip(self.variables, gradients, strict=True)):
+            value, slope = tf.cast(variable, tf.float32), tf.cast(gradient, tf.float32)
+            slope += sgd.weight_decay * value
+            change = slope
+            if sgd.momentum:
+                buffer = self.buffers[index]
+                change = sgd.momentum * tf.cast(buffer, tf.float32) + slope
+                buffer.assign(tf.cast(change, buffer.dtype))
+                if sgd.nesterov:
+                    change = slope + sgd.momentum * change
+            variable.assign(tf.cast(value - sgd.lr * change, variable.dtype))
+
+
+class RMSPropState(State):
+    """RMSProp in plain operators: TensorFlow's kernels have epsilon under the root.
+
+    In bfloat16 and float16 the arithmetic is in float32 and only the results are rounded.
+    """
+
+    def __init__(self, rmsprop: RMSProp, variables: list[Any]) -> None:
+        self.rmsprop = rmsprop
+        self.variables = variables
+        self.squares = zeros(variables)
+        self.means = zeros(variables) if rmsprop.centered else []
+        self.buffers = zeros(variables) if rmsprop.momentum else []
+
+    def reset(self) -> None:
+        for tensor in (*self.squares, *self.means, *self.buffers):
+            tensor.assign(tf.zeros_like(tensor))
+
+    def apply(self, gradients: list[Any]) -> None:
+        rmsprop = self.rmsprop
+        alpha = rmsprop.alpha
+        wide = tf.float32 if narrow(self.variables) else self.variables[0].dtype
+
+        def mixed(state: Any, value: Any, kept: float, added: float) -> Any:
+            """``state`` becomes kept * state + added * value; what it became, before rounding."""
+            found = kept * tf.cast(state, wide) + added * value
+            state.assign(tf.cast(found, state.dtype))
+            return found
+
+        for index, (variable, gradient) in enumerate(zip(self.variables, gradients, strict=True)):
+            slope = tf.cast(gradient, wide)
+            square = mixed(self.squares[index], slope * slope, alpha, 1.0 - alpha)
+            if rmsprop.centered:
+                square -= tf.square(mixed(self.means[index], slope, alpha, 1.0 - alpha))
+            change = slope / (tf.sqrt(square) + rmsprop.eps)
+            if rmsprop.momentum:
+                change = mixed(self.buffers[index], change, rmsprop.momentum, 1.0)
+            value = tf.cast(variable, wide) - rmsprop.lr * change
+            variable.assign(tf.cast(value, variable.dtype))

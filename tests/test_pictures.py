@@ -106,6 +106,28 @@ def test_read_makes_grey_three_channels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(pictures.read(tmp_path / "a.png")), expected)
 
 
+@pytest.mark.parametrize(("mode", "suffix"), [("RGBA", "png"), ("P", "png"), ("CMYK", "jpg")])
+@pytest.mark.filterwarnings("error")
+def test_read_makes_rgb_of_other_modes(tmp_path: Path, mode: str, suffix: str) -> None:
+    """Transparency is dropped, and what ink would print is what is read."""
+    colours = np.zeros((16, 16, 3), np.uint8)
+    colours[:, :8], colours[:, 8:] = (255, 0, 0), (0, 0, 255)
+    extra = {"transparency": bytes([0, 128])} if mode == "P" else {}
+    picture = Image.fromarray(colours).convert(mode)
+    picture.save(tmp_path / f"a.{suffix}", **extra)
+    with Image.open(tmp_path / f"a.{suffix}") as stored:
+        assert stored.mode == mode
+    found = pictures.read(tmp_path / f"a.{suffix}")
+    assert found.mode == "RGB"
+    np.testing.assert_allclose(np.asarray(found, np.int16), colours, atol=8)
+
+
+def test_read_refuses_what_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(DataError, match=r"a\.png: cannot be read \(.*No such file.*expected a pic"):
+        pictures.read(tmp_path / "a.png")
+
+
 def test_read_refuses_what_it_would_clip(tmp_path: Path) -> None:
     Image.fromarray(noise()[..., 0].astype(np.uint16) * 257).save(tmp_path / "deep.png")
     with pytest.raises(DataError, match=r"deep\.png: more than 8 bits"):

@@ -260,8 +260,8 @@ class TestBaseline:
         config = Config(channels=(3, 4), height=2, width=2, time=time)
         words = np.random.Philox(key=seed).random_raw(2 * time * 3 * 4)
         frames = (words >> np.uint64(40)).astype(np.float32).reshape(2, time, 3, 2, 2) / 2**24
-        found = data.baseline({"frames": frames}, loss, config)
-        assert found == pytest.approx(reference(frames, loss), rel=1e-12)
+        found = data.baseline([{"frames": frames}] * 2, loss, config)
+        assert found == pytest.approx([reference(frames, loss)] * 2, rel=1e-12)
 
     def test_is_the_model_loss_of_a_copied_frame(self) -> None:
         """Against E of the definition that is trained: relu(p - x) and relu(x - p), channels."""
@@ -273,7 +273,7 @@ class TestBaseline:
             over, under = x[:, t - 1] - x[:, t], x[:, t] - x[:, t - 1]
             error = torch.cat([torch.relu(over), torch.relu(under)], dim=1)
             total += weight * float(error.mean())
-        assert data.baseline({"frames": frames}, "L0", TINY) == pytest.approx(total, rel=1e-12)
+        assert data.baseline([{"frames": frames}], "L0", TINY) == pytest.approx([total], rel=1e-12)
         assert total > 0
 
     def test_l_all_is_marked(self) -> None:
@@ -282,4 +282,4 @@ class TestBaseline:
 
     def test_an_unknown_loss(self) -> None:
         with pytest.raises(UsageError, match="unknown loss 'L1'"):
-            data.baseline({"frames": np.zeros((1, 4, 3, 2, 2))}, "L1", TINY)
+            data.baseline([{"frames": np.zeros((1, 4, 3, 2, 2))}], "L1", TINY)

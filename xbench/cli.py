@@ -207,6 +207,10 @@ def run(
     seed: Seed = 0,
     steps: Annotated[int, typer.Option(help="Training steps that are compared")] = 5,
     loss: Annotated[str | None, typer.Option(help="One of the model's losses")] = None,
+    draws: Annotated[
+        str,
+        typer.Option(help="Dropout masks and noise of timed training: native,fed (from numpy)"),
+    ] = "native",
     data: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")
     ] = None,
@@ -284,6 +288,7 @@ def run(
             seed=seed,
             steps=steps,
             loss=loss,
+            draws=plan.names("draws", draws, list(plan.DRAWS)),
             data=data,
             rounds=rounds,
             budget_s=options.duration_s("--budget", budget),

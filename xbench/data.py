@@ -1,7 +1,7 @@
 """Input data: what a model's ``data.py`` hands over, and where it may come from.
 
 A model's ``data.py`` offers ``load(config, *, batch, count, seed, source) -> Batches`` and
-``baseline(inputs, loss, config) -> float``, the loss of a trivial predictor.
+``baseline(batches, loss, config) -> list[float]``, the loss of a trivial predictor on each batch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from xbench.errors import unknown
-from xbench.spec import Constant, ModelSpec, Uniform
+from xbench.spec import Bernoulli, Constant, ModelSpec, Normal, Uniform
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ _CHUNK = 1 << 16
 
 
 def draw(
-    spec: Uniform | Constant,
+    spec: Uniform | Normal | Bernoulli | Constant,
     shape: tuple[int, ...],
     *,
     seed: int,
@@ -34,9 +34,10 @@ def draw(
 ) -> Array:
     """An array of ``shape`` from ``spec``, in C order, from the stream of (``seed``, ``name``).
 
-    A value is low + (high - low) * u in float64, with u the top 53 bits of a word times 2^-53,
-    rounded to float32 (which may reach ``high``) and only then cast to ``dtype``: every
-    precision starts from the same numbers. Raises ValueError when ``dtype`` is not a float.
+    With u the top 53 bits of a word times 2^-53, a value is low + (high - low) * u, mean + std *
+    ``normal_quantile``(u + 2^-54), or 1 / keep where u < keep, in float64, rounded to float32
+    (which may reach ``high``) and only then cast to ``dtype``: every precision starts from the
+    same numbers. Raises ValueError when ``dtype`` is not a float.
     """
     if np.dtype(dtype).kind != "f":
         raise ValueError(f"cannot draw {np.dtype(dtype)}: only floats are drawn")
@@ -49,10 +50,76 @@ def draw(
     for start in range(0, flat.size, _CHUNK):
         part = flat[start : start + _CHUNK]
         unit = (words.random_raw(part.size) >> np.uint64(11)) * 2.0**-53
-        unit *= spec.high - spec.low
-        unit += spec.low
-        part[:] = unit
+        match spec:
+            case Uniform():
+                unit *= spec.high - spec.low
+                unit += spec.low
+                part[:] = unit
+            case Normal():
+                part[:] = spec.mean + spec.std * normal_quantile(unit + 2.0**-54)
+            case Bernoulli():
+                part[:] = (unit < spec.keep) / spec.keep
     return values.astype(dtype, copy=False)
+
+
+# Coefficients of Wichura 1988, algorithm AS 241, PPND7: relative error about 1e-7.
+_MIDDLE = (
+    (5.9109374720e01, 1.5929113202e02, 5.0434271938e01, 3.3871327179e00),
+    (6.7187563600e01, 7.8757757664e01, 1.7895169469e01, 1.0),
+)
+_TAIL = (
+    (1.7023821103e-01, 1.3067284816e00, 2.7568153900e00, 1.4234372777e00),
+    (1.2021132975e-01, 7.3700164250e-01, 1.0),
+)
+_FAR = (
+    (1.7337203997e-02, 4.2868294337e-01, 3.0812263860e00, 6.6579051150e00),
+    (1.2258202635e-02, 2.4197894225e-01, 1.0),
+)
+_LN2 = 0.6931471805599453
+
+
+def normal_quantile(probability: Array) -> Array:
+    """The inverse of the normal distribution function for float64 in (0, 1), to about 1e-7.
+
+    Wichura 1988, "The percentage points of the normal distribution", AS 241. The logarithm of its
+    tails is a series of its own: libraries differ in the last bit of theirs.
+    """
+
+    def ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Array) -> Array:
+        over, under = (horner(part, x) for part in coefficients)
+        return over / under
+
+    q = probability - 0.5
+    found: Array = q * ratio(_MIDDLE, 0.180625 - q * q)
+    outside = np.flatnonzero(np.abs(q) > 0.425)
+    side = q[outside]
+    r = np.sqrt(-natural_log(np.where(side < 0, probability[outside], 0.5 - side)))
+    size = np.where(r <= 5.0, ratio(_TAIL, r - 1.6), ratio(_FAR, r - 5.0))
+    found[outside] = np.where(side < 0, -size, size)
+    return found
+
+
+def horner(coefficients: tuple[float, ...], x: Array) -> Array:
+    """A polynomial at ``x``, the coefficient of the highest power first."""
+    value = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        value = value * x + coefficient
+    return value
+
+
+def natural_log(x: Array) -> Array:
+    """The logarithm of positive float64 by additions, multiplications and divisions alone.
+
+    x = m * 2^e with m in [1/sqrt(2), sqrt(2)); log m = 2 artanh((m - 1) / (m + 1)), as a series in
+    odd powers up to 19: the rest is below 1e-16.
+    """
+    m, e = np.frexp(x)
+    small = m < 2.0**-0.5
+    m, e = np.where(small, 2.0 * m, m), e - small
+    z = (m - 1.0) / (m + 1.0)
+    series = horner(tuple(1.0 / power for power in range(19, 0, -2)), z * z)
+    logarithm: Array = 2.0 * z * series + e * _LN2
+    return logarithm
 
 
 def parameters(
@@ -78,6 +145,25 @@ def parameters(
         )
         for parameter in spec.parameters(spec.sizes[size])
     }
+
+
+def steps(
+    spec: ModelSpec, config: Any, *, batch: int, count: int, seed: int
+) -> list[dict[str, Array]]:
+    """The random inputs of ``count`` training steps, by name, in float32.
+
+    A tensor depends on the seed, its own name and its step, so that the first steps of a longer
+    training are those of a shorter one.
+    """
+    return [
+        {
+            item.name: draw(
+                item.distribution, item.at(batch=batch), seed=seed, name=f"step/{k}/{item.name}"
+            )
+            for item in spec.draws(config)
+        }
+        for k in range(count)
+    ]
 
 
 def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from xbench import draws, registry, tensors
 from xbench import files as onnx_files
-from xbench import registry, tensors
 from xbench.agree import Files
 from xbench.data import Batches
 from xbench.errors import UsageError
@@ -50,7 +50,15 @@ class Inputs:
         else:
             found = self.load(case, batch=case.batch, count=request.steps, seed=case.seed)
             self.models[key] = found
-            batches = found.inputs
+            spec = registry.model(case.model)
+            drawn = draws.steps(
+                spec,
+                registry.config(spec, case.size),
+                batch=case.batch,
+                count=request.steps,
+                seed=case.seed,
+            )
+            batches = [data | random for data, random in zip(found.inputs, drawn, strict=True)]
         path = self.folder / f"inputs-{len(self.paths)}.npz"
         tensors.save_batches(path, batches)
         self.paths[key] = path

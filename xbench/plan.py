@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 MEASURED = ("fp32", "bf16", "fp16")
 """Precisions that can be asked for; float64 is the reference's."""
+DRAWS = ("native", "fed")
+"""Where the random inputs of a timed training step come from: the framework, or a file."""
 ORT_OPT = ("0", "1", "2", "99")
 """ONNX Runtime's graph optimisation levels: none, basic, extended, all."""
 
@@ -32,6 +35,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ``files`` are paths of ONNX files; ``shapes`` gives each of their inputs one shape, or several
     to cycle through; ``inputs`` is an .npz file for them; ``against`` is the one of them that the
     others are held against. ``atol`` and ``rtol`` are fixed tolerances by output (empty: of all).
+    ``draws`` says where the random inputs of timed training come from.
     ``options`` are ONNX Runtime's, as ``session.KEY`` and ``provider.EP.KEY``. ``rounds`` None: as
     many as ``schedule`` finds right. ``ci_width`` is the half width of an interval, relative.
     ``soak_s`` replaces the rounds; without ``speed`` nothing is measured.
@@ -59,6 +63,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     seed: int = 0
     steps: int = 5
     loss: str | None = None
+    draws: tuple[str, ...] = ("native",)
     data: str | None = None
     rounds: int | None = None
     budget_s: float | None = None
@@ -144,6 +149,7 @@ def check(request: Request) -> None:
         ("EP", request.devices, DEVICES),
         ("precision", request.precisions, MEASURED),
         ("optimisation level", request.ort_opt, ORT_OPT),
+        ("draws", request.draws, DRAWS),
     ):
         for word in words:
             if word not in known:
@@ -233,25 +239,31 @@ def cases(request: Request, files: Mapping[str, OnnxFile] | None = None) -> list
 def model_cases(request: Request, spec: ModelSpec, phase: str, engine: Engine) -> Iterator[Case]:
     """The cases of a model by one engine, with its own batch and loss where none was asked for."""
     config = registry.config(spec, request.size)
-    for source in request.sources if engine.onnx else (None,):
-        for device in request.devices:
-            for batch in request.batch or (spec.batch[request.size],):
-                yield from variants(
-                    request,
-                    engine,
-                    Case(
-                        model=spec.name,
-                        size=request.size,
-                        phase=phase,
-                        engine=engine.name,
-                        source=source,
-                        device=device,
-                        batch=batch,
-                        shape={item.name: item.at(batch=batch) for item in spec.inputs(config)},
-                        loss=(request.loss or spec.losses[0]) if phase == "train" else "",
-                        seed=request.seed,
-                    ),
-                )
+    # Where nothing is drawn, a case is fed all that it takes.
+    draws = request.draws if phase == "train" and spec.draws(config) else ("fed",)
+    for source, device, batch, drawn in itertools.product(
+        request.sources if engine.onnx else (None,),
+        request.devices,
+        request.batch or (spec.batch[request.size],),
+        draws,
+    ):
+        yield from variants(
+            request,
+            engine,
+            Case(
+                model=spec.name,
+                size=request.size,
+                phase=phase,
+                engine=engine.name,
+                source=source,
+                device=device,
+                batch=batch,
+                shape={item.name: item.at(batch=batch) for item in spec.inputs(config)},
+                draws=drawn,
+                loss=(request.loss or spec.losses[0]) if phase == "train" else "",
+                seed=request.seed,
+            ),
+        )
 
 
 def file_cases(request: Request, file: OnnxFile) -> Iterator[Case]:

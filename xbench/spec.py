@@ -8,6 +8,7 @@ written as one letter per axis, so a layout change is a permutation that can be 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +86,19 @@ class Uniform(msgspec.Struct, frozen=True, tag="uniform"):
     high: float
 
 
+class Normal(msgspec.Struct, frozen=True, tag="normal"):
+    """Values drawn from the normal distribution."""
+
+    mean: float = 0.0
+    std: float = 1.0
+
+
+class Bernoulli(msgspec.Struct, frozen=True, tag="bernoulli"):
+    """1 / ``keep`` with probability ``keep``, else 0: a dropout mask that keeps the mean."""
+
+    keep: float
+
+
 class Constant(msgspec.Struct, frozen=True, tag="constant"):
     """One value everywhere."""
 
@@ -95,14 +109,22 @@ class ParameterSpec(TensorSpec, frozen=True, kw_only=True):
     """A parameter: ``init`` is the published initialiser, ``probe`` a continuous distribution.
 
     Agreements use ``probe``: at an initialiser that sets biases to zero, a dropped bias or two
-    swapped gates change nothing and no comparison could find them.
+    swapped gates change nothing and no comparison could find them. One that is not ``trainable``
+    (a running statistic) is changed by a step without a gradient.
     """
 
-    init: Uniform | Constant
+    init: Uniform | Normal | Constant
     probe: Uniform
+    trainable: bool = True
 
 
-class Adam(msgspec.Struct, frozen=True):
+class DrawSpec(TensorSpec, frozen=True, kw_only=True):
+    """A random input of a training step: a dropout mask, the noise of a latent variable."""
+
+    distribution: Normal | Bernoulli
+
+
+class Adam(msgspec.Struct, frozen=True, tag="adam"):
     """Adam as PyTorch writes it: p -= lr * mhat / (sqrt(vhat) + eps) (Kingma & Ba 2014, alg. 1)."""
 
     lr: float = 1e-3
@@ -111,11 +133,46 @@ class Adam(msgspec.Struct, frozen=True):
     eps: float = 1e-8
 
 
+class SGD(msgspec.Struct, frozen=True, tag="sgd"):
+    """Gradient descent as PyTorch writes it: g += weight_decay * p; b = momentum * b + g;
+    p -= lr * b, or with ``nesterov`` p -= lr * (g + momentum * b). b begins at 0.
+    """
+
+    lr: float
+    momentum: float = 0.0
+    nesterov: bool = False
+    weight_decay: float = 0.0
+
+
+class RMSProp(msgspec.Struct, frozen=True, tag="rmsprop"):
+    """RMSProp as PyTorch writes it: v = alpha * v + (1 - alpha) * g^2; d = g / (sqrt(v) + eps);
+    b = momentum * b + d; p -= lr * b. ``centered`` subtracts the square of the mean gradient,
+    m = alpha * m + (1 - alpha) * g, from v under the root (Graves 2013, eq. 38-41). All begin at 0.
+    """
+
+    lr: float
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+
+
+Optimizer = Adam | SGD | RMSProp
+
+
+def nothing(config: Any) -> tuple[Any, ...]:
+    """No tensors: what a model without targets or draws has of them."""
+    return ()
+
+
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the toolkit must know of a model that needs no framework.
 
     ``sizes`` maps a size to the model's own hyper-parameters; the callables take one of those.
     The first of ``losses`` is the default. ``batch`` is the default batch of each size.
+
+    ``inputs`` are what inference takes. A training step takes ``targets`` after them, and
+    ``draws`` after these, which a definition that is not given them draws itself.
     """
 
     name: str
@@ -128,18 +185,21 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Callable[[Any], tuple[TensorSpec, ...]]
     taps: Callable[[Any], tuple[TensorSpec, ...]]
     losses: tuple[str, ...]
-    optimizer: Adam
+    optimizer: Optimizer
     data: str
+    targets: Callable[[Any], tuple[TensorSpec, ...]] = nothing
+    draws: Callable[[Any], tuple[DrawSpec, ...]] = nothing
 
     def parameter_count(self, size: str) -> int:
         """Number of trainable values at ``size``."""
-        total = 0
-        for parameter in self.parameters(self.sizes[size]):
-            count = 1
-            for extent in parameter.at():
-                count *= extent
-            total += count
-        return total
+        found = self.parameters(self.sizes[size])
+        return sum(math.prod(parameter.at()) for parameter in found if parameter.trainable)
+
+    def step_inputs(self, config: Any, phase: str) -> tuple[TensorSpec, ...]:
+        """What a body of ``phase`` takes, in this order: inputs; in training targets and draws."""
+        if phase == "infer":
+            return self.inputs(config)
+        return (*self.inputs(config), *self.targets(config), *self.draws(config))
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True):

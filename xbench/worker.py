@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 OPTIMISED, FEEDS = "optimised.onnx", "feeds.npz"
 HANDSHAKE = "xbench-host-1"
+TIMED = {"measure", "soak", "profile"}
+"""Kinds of jobs in which a definition may draw its random inputs itself: nothing is compared."""
 
 
 def do(job: Job) -> Report:
@@ -68,12 +70,19 @@ def work_of(job: Job) -> Work:
 
     case, spec = job.case, spec_of(job)
     assert job.inputs is not None, "a job that loads a model has inputs"
+    config = registry.config(spec, case.size)
+    wanted = {item.name for item in spec.step_inputs(config, case.phase)}
+    if case.draws == "native" and job.kind in TIMED:
+        wanted -= {item.name for item in spec.draws(config)}
     return Work(
         case=case,
         spec=spec,
-        config=registry.config(spec, case.size),
+        config=config,
         parameters=parameters_of(job, job.parameter_set),
-        batches=tensors.load_batches(Path(job.inputs)),
+        batches=[
+            {name: array for name, array in batch.items() if name in wanted}
+            for batch in tensors.load_batches(Path(job.inputs))
+        ],
         graph=Path(job.graph) if job.graph else None,
         folder=Path(job.folder),
     )

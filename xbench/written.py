@@ -28,7 +28,7 @@ def losses(states: Iterable[State], inputs: Inputs) -> list[LossTable]:
             loss=case.loss,
             data=printable(batches.description),
             baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
-            baseline=[part.baseline(batch, case.loss, config) for batch in batches.inputs],
+            baseline=part.baseline(batches.inputs, case.loss, config),
         )
     return list(tables.values())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,8 +141,8 @@ def enduro(seed: int) -> Iterator[Iterator[Image]]:
         yield islice(drive(), START, None)
 
 
-def baseline(inputs: Mapping[str, Array], loss: str, config: Config) -> float:
-    """The loss, in float64, of predicting at every time step the frame before it.
+def baseline(batches: Sequence[Mapping[str, Array]], loss: str, config: Config) -> list[float]:
+    """The loss of each batch, in float64, of predicting at every time step the frame before it.
 
     With d = x[t] - x[t-1]: E_0 is concat[relu(-d), relu(d)], whose mean is mean|d| / 2, and
     ``mse-next`` is mean(d^2); both are weighted over time as in training. ``L_all`` gets the term
@@ -150,9 +150,12 @@ def baseline(inputs: Mapping[str, Array], loss: str, config: Config) -> float:
     """
     if loss not in SPEC.losses:
         raise unknown("loss", loss, SPEC.losses)
-    change = np.diff(inputs["frames"].astype(np.float64), axis=1)
-    error = np.square(change) if loss == "mse-next" else np.abs(change) / 2
-    return float(error.mean(axis=(0, 2, 3, 4)) @ np.array(config.time_weights[1:]))
+    found = []
+    for batch in batches:
+        change = np.diff(batch["frames"].astype(np.float64), axis=1)
+        error = np.square(change) if loss == "mse-next" else np.abs(change) / 2
+        found.append(float(error.mean(axis=(0, 2, 3, 4)) @ np.array(config.time_weights[1:])))
+    return found
 
 
 def baseline_note(loss: str) -> str:

@@ -1,0 +1,39 @@
+"""Optimizers for PyTorch: torch.optim, whose formulas are those of ``xbench.spec``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from xbench.spec import SGD, Adam, Optimizer
+
+
+def make(optimizer: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """The optimizer for some parameters, in torch's one kernel for all where it has one."""
+    if isinstance(optimizer, Adam):
+        return torch.optim.Adam(
+            parameters,
+            lr=optimizer.lr,
+            betas=(optimizer.beta1, optimizer.beta2),
+            eps=optimizer.eps,
+            fused=True,
+        )
+    if isinstance(optimizer, SGD):
+        return torch.optim.SGD(
+            parameters,
+            lr=optimizer.lr,
+            momentum=optimizer.momentum,
+            nesterov=optimizer.nesterov,
+            weight_decay=optimizer.weight_decay,
+            fused=True,
+        )
+    return torch.optim.RMSprop(
+        parameters,
+        lr=optimizer.lr,
+        alpha=optimizer.alpha,
+        eps=optimizer.eps,
+        momentum=optimizer.momentum,
+        centered=optimizer.centered,
+    )
