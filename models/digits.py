@@ -103,7 +103,7 @@ def embedded() -> tuple[Array, str]:
     if package is None or not package.submodule_search_locations:
         raise DataError("reading digits needs pip install 'xbench[data]' (no module 'sklearn')")
     path = Path(package.submodule_search_locations[0]) / "datasets/data/digits.csv.gz"
-    expected = f"expected scikit-learn's digits, lines of 64 values from 0 to {LEVELS} and a digit"
+    expected = f"expected 1797 lines of 64 values from 0 to {LEVELS} and a digit"
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             table = np.loadtxt(file, dtype=np.int64, delimiter=",", ndmin=2)
@@ -111,7 +111,7 @@ def embedded() -> tuple[Array, str]:
         raise DataError(f"{path}: cannot be read ({error}); {expected}") from error
     ink = table[:, :-1]
     if table.shape != (1797, 65) or ink.min() < 0 or ink.max() > LEVELS:
-        raise DataError(f"{path}: {table.shape[0]} lines of {table.shape[1]}; {expected}")
+        raise DataError(f"{path}: damaged or changed; {expected}")
     images = ((ink * 255 + LEVELS // 2) // LEVELS).astype(np.uint8).reshape(-1, 8, 8)
     version = metadata.version("scikit-learn")
     return images, f"UCI's Optical Recognition of Handwritten Digits (scikit-learn {version})"

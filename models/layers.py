@@ -129,4 +129,5 @@ BATCH_NORM_MOMENTUM = 0.1
 """Share of the batch in a new running statistic (Keras calls one minus this its momentum)."""
 LRN = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
 """Local response normalisation, x / (k + alpha * sum over ``size`` channels of x^2)^beta, as in
-Krizhevsky et al. 2012, section 3.3. (PyTorch divides its alpha by the size, TensorFlow does not.)"""
+Krizhevsky et al. 2012, section 3.3. (PyTorch divides its
+alpha by the size, TensorFlow does not.)"""

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from xbench import registry, tensors
+from xbench import draws, registry, tensors
 from xbench.jobs import STATES, Job, Report
 from xbench.launch import Launcher
 from xbench.spec import Case
@@ -27,13 +27,15 @@ def case(model: str, engine: str, phase: str = "infer", **fields: Any) -> Case:
 
 
 def data_file(launcher: Launcher, case: Case, count: int = 5) -> Path:
-    """The model's default data for ``case``, where a worker reads it."""
+    """The model's default data and draws for ``case``, where a worker reads them."""
     spec = registry.model(case.model)
-    batches = registry.model_part(case.model, "data").load(
-        registry.config(spec, case.size), batch=case.batch, count=count, seed=0, source=None
+    config = registry.config(spec, case.size)
+    data = registry.model_part(case.model, "data").load(
+        config, batch=case.batch, count=count, seed=0, source=None
     )
+    drawn = draws.steps(spec, config, batch=case.batch, count=count, seed=0)
     path = launcher.folder() / "inputs.npz"
-    tensors.save_batches(path, batches.inputs)
+    tensors.save_batches(path, [a | b for a, b in zip(data.inputs, drawn, strict=True)])
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -10,14 +11,27 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import special
 
 from xbench import draws
 from xbench.draws import draw, parameters, perturb
 from xbench.errors import UsageError
-from xbench.spec import Adam, Constant, ModelSpec, ParameterSpec, Uniform
+from xbench.spec import (
+    Adam,
+    Bernoulli,
+    Constant,
+    DrawSpec,
+    ModelSpec,
+    Normal,
+    ParameterSpec,
+    Uniform,
+)
 
 Array = np.ndarray[Any, Any]
 UNIT = Uniform(0.0, 1.0)
+NORMAL_DIGEST = "6afdb9c4b7843045ae76bdb875bdb5f0b6a96923b07ca5335d354fa4bd7f5b3d"
 
 
 def digest(arrays: Mapping[str, Array]) -> str:
@@ -123,6 +137,60 @@ def test_draws_are_even_and_independent() -> None:
 def test_only_floats_are_drawn() -> None:
     with pytest.raises(ValueError, match="cannot draw int32"):
         draw(UNIT, (2,), seed=0, name="x", dtype="int32")
+
+
+@given(st.floats(1e-300, 1 - 2.0**-53))
+def test_the_normal_quantile_is_scipys(probability: float) -> None:
+    """AS 241 promises seven digits; near 0 they are of the probability's distance from 1/2."""
+    (found,) = draws.normal_quantile(np.array([probability]))
+    assert found == pytest.approx(special.ndtri(probability), rel=2e-7, abs=2e-7)
+    (log,) = draws.natural_log(np.array([probability]))
+    assert log == pytest.approx(math.log(probability), rel=1e-14, abs=1e-16)
+
+
+def test_normal_draws_are_quantiles_of_the_words() -> None:
+    drawn = draw(Normal(2.0, 0.5), (40,), seed=3, name="x")
+    unit = [(word >> 11) * 2.0**-53 + 2.0**-54 for word in islice(words("draw", 3, "x"), 40)]
+    expected = 2.0 + 0.5 * special.ndtri(np.array(unit))
+    np.testing.assert_allclose(drawn, expected, rtol=2e-7, atol=2e-7)
+    assert digest({"x": drawn}) == NORMAL_DIGEST
+
+
+def test_normal_draws_have_the_moments_of_the_normal_distribution() -> None:
+    x = draw(Normal(), (400_000,), seed=0, name="x", dtype="float64")
+    error = 5 / len(x) ** 0.5
+    assert abs(x.mean()) < error
+    assert abs((x**2).mean() - 1) < error * 2**0.5
+    assert abs((x**3).mean()) < error * 15**0.5
+    assert abs((x**4).mean() - 3) < error * 96**0.5
+
+
+def test_masks_keep_their_share_and_the_mean() -> None:
+    mask = draw(Bernoulli(0.8), (100_000,), seed=0, name="x")
+    assert set(np.unique(mask)) == {0.0, np.float32(1.25)}
+    assert abs((mask > 0).mean() - 0.8) < 5 * (0.16 / mask.size) ** 0.5
+    unit = [(word >> 11) * 2.0**-53 for word in islice(words("draw", 0, "x"), 50)]
+    assert (mask[:50] > 0).tolist() == [u < 0.8 for u in unit]
+
+
+def test_draws_of_a_step_depend_on_its_number_and_not_on_how_many_follow() -> None:
+    spec = msgspec.structs.replace(
+        model(*PARAMETERS),
+        draws=lambda _: (
+            DrawSpec(name="mask", shape=("batch", 7), distribution=Bernoulli(0.5)),
+            DrawSpec(name="noise", shape=("batch", 3), distribution=Normal()),
+        ),
+    )
+    five = draws.steps(spec, None, batch=4, count=5, seed=1)
+    two = draws.steps(spec, None, batch=4, count=2, seed=1)
+    assert [list(step) for step in five] == [["mask", "noise"]] * 5
+    assert {step["mask"].shape for step in five} == {(4, 7)}
+    assert {step["noise"].dtype.name for step in five} == {"float32"}
+    for short, long in zip(two, five, strict=False):
+        assert all(np.array_equal(short[name], long[name]) for name in short)
+    assert len({step["noise"].tobytes() for step in five}) == 5
+    other = draws.steps(spec, None, batch=4, count=1, seed=2)
+    assert not np.array_equal(other[0]["noise"], five[0]["noise"])
 
 
 PARAMETERS = (

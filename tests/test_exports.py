@@ -76,7 +76,9 @@ def test_export_is_checked_and_a_new_seed_only_binds(
     assert made.verified is not None
     agreement = made.verified.agreement
     assert agreement.verdict == "agree"
-    assert {t.name for t in agreement.tensors} >= {"outputs/prediction", "outputs/prediction@1"}
+    spec = registry.model(name)
+    outputs = {f"outputs/{item.name}" for item in spec.outputs(spec.sizes["tiny"])}
+    assert {t.name for t in agreement.tensors} == outputs | {f"{output}@1" for output in outputs}
     assert all(t.scaled is not None and t.scaled < 1e-5 for t in agreement.tensors)
     check_file(Path(made.graphs["probe"]), case)
 

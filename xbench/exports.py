@@ -319,7 +319,7 @@ def skeleton_key(case: Case) -> str:
     exporter = registry.exporter(case.source)
     module = exporter.module.rsplit(".", 1)[1]
     files = [
-        *sorted((ROOT / "models" / case.model).glob("*.py")),
+        *registry.model_files(case.model),
         ROOT / "exporters" / f"{module}.py",
         ROOT / "exporters" / "skeleton.py",
         # What a file was accepted by: a stricter law looks at it again.

@@ -68,7 +68,7 @@ def key(job: Job) -> str:
         files += [ROOT / "runners" / "graph_facts.py"]
         files += sorted((ROOT / "runners" / "graph").glob("*.py"))
     if case.source != FILE:
-        files += sorted((ROOT / "models" / case.model).glob("*.py"))
+        files += registry.model_files(case.model)
     state = hashlib.sha256()
     for file in files:
         state.update(f"{file.name}\0".encode() + file.read_bytes() + b"\0")

@@ -77,6 +77,12 @@ def model_part(name: str, part: str) -> ModuleType:
     return importlib.import_module(f"xbench.models.{name}.{part}")
 
 
+def model_files(name: str) -> list[Path]:
+    """The code that a model is made of: its own, and what models share."""
+    folder = ROOT / "models"
+    return sorted([*(folder / name).glob("*.py"), *folder.glob("*.py")])
+
+
 def config(spec: ModelSpec, size: str) -> Any:
     """The model's hyper-parameters at ``size``. Raises UsageError if unknown."""
     if size not in spec.sizes:

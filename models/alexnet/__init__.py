@@ -1,0 +1,183 @@
+"""AlexNet (Krizhevsky, Sutskever & Hinton 2012): image classification."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from xbench.models import layers
+from xbench.spec import (
+    SGD,
+    Bernoulli,
+    DrawSpec,
+    ModelSpec,
+    Normal,
+    ParameterSpec,
+    TensorSpec,
+)
+
+KEEP = 0.5
+"""Share of the hidden units that a dropout mask keeps."""
+STRIDE = 4
+"""Of the first convolution."""
+PAD = {"conv1": 2, "conv2": 2, "conv3": 1, "conv4": 1, "conv5": 1}
+"""Zeros on every side. With 2, the first convolution makes the paper's 55x55 of 224x224."""
+GROUPS = {"conv1": 1, "conv2": 2, "conv3": 1, "conv4": 2, "conv5": 2}
+"""Groups of channels that do not see each other: the two GPUs of the paper (figure 2)."""
+
+
+class Layer(NamedTuple):
+    """``size`` of the kernel is 1 for a fully connected layer, ``bias`` is that of ``init``."""
+
+    name: str
+    inputs: int
+    """Channels of one group."""
+    outputs: int
+    size: int
+    bias: float
+
+    @property
+    def fan_in(self) -> int:
+        return self.inputs * self.size * self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Hyper-parameters. ``filters`` of the five convolutions, ``hidden`` units of two layers."""
+
+    filters: tuple[int, int, int, int, int]
+    hidden: int
+    side: int
+    """Height and width of a picture, in pixels."""
+    classes: int
+
+    @property
+    def extents(self) -> tuple[int, int, int, int]:
+        """Height and width after the first convolution and after each of the three pools."""
+        conv1 = (self.side + 2 * PAD["conv1"] - 11) // STRIDE + 1
+        pool1 = (conv1 - 3) // 2 + 1
+        pool2 = (pool1 - 3) // 2 + 1
+        return conv1, pool1, pool2, (pool2 - 3) // 2 + 1
+
+    @property
+    def features(self) -> int:
+        """What the first fully connected layer sees: all that the last pool gives."""
+        return self.filters[-1] * self.extents[-1] ** 2
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers with parameters, in order."""
+        one, two, three, four, five = self.filters
+        return (
+            Layer("conv1", 3, one, 11, 0.0),
+            Layer("conv2", one // 2, two, 5, 1.0),
+            Layer("conv3", two, three, 3, 0.0),
+            Layer("conv4", three // 2, four, 3, 1.0),
+            Layer("conv5", four // 2, five, 3, 1.0),
+            Layer("fc6", self.features, self.hidden, 1, 1.0),
+            Layer("fc7", self.hidden, self.hidden, 1, 1.0),
+            Layer("fc8", self.hidden, self.classes, 1, 0.0),
+        )
+
+
+FULL = Config(filters=(96, 256, 384, 384, 256), hidden=4096, side=224, classes=1000)
+
+GAINS = {"conv1": 12.0, "fc6": 0.2, "fc8": 1.0}
+"""Of the probe parameters, where other than usual: LRN sees activations at which its alpha counts,
+and the logits are about 1 again."""
+
+
+def parameters(config: Config) -> tuple[ParameterSpec, ...]:
+    """N(0, 0.01^2) in the full network; biases 1 where a ReLU is to see positive inputs (section 5).
+
+    A smaller network has deviations at which a layer's signal is as strong as in the full one.
+    """
+    specs: list[ParameterSpec] = []
+    for own, full in zip(config.layers, FULL.layers, strict=True):
+        std = 0.01 * (full.fan_in / own.fan_in) ** 0.5
+
+        def init(fan_in: int, fan_out: int, std: float = std) -> Normal:
+            return Normal(std=std)
+
+        gain = GAINS.get(own.name, layers.RELU_GAIN)
+        if own.name.startswith("conv"):
+            specs += layers.conv(
+                f"features.{own.name}",
+                own.outputs,
+                own.inputs,
+                own.size,
+                init,
+                gain=gain,
+                bias=own.bias,
+            )
+        else:
+            specs += layers.dense(own.name, own.outputs, own.inputs, init, gain=gain, bias=own.bias)
+    return tuple(specs)
+
+
+def inputs(config: Config) -> tuple[TensorSpec, ...]:
+    shape = ("batch", 3, config.side, config.side)
+    return (TensorSpec("image", shape, axes="NCHW", tf_axes="NHWC"),)
+
+
+def targets(config: Config) -> tuple[TensorSpec, ...]:
+    return (TensorSpec("label", ("batch",), dtype="int64"),)
+
+
+def draws(config: Config) -> tuple[DrawSpec, ...]:
+    """Dropout masks of the two hidden layers."""
+    return tuple(
+        DrawSpec(name=name, shape=("batch", config.hidden), distribution=Bernoulli(KEEP))
+        for name in ("dropout6", "dropout7")
+    )
+
+
+def outputs(config: Config) -> tuple[TensorSpec, ...]:
+    return (TensorSpec("logits", ("batch", config.classes)),)
+
+
+def taps(config: Config) -> tuple[TensorSpec, ...]:
+    """Every convolution and hidden layer after its ReLU, every normalisation and every pool."""
+    conv1, pool1, pool2, pool5 = config.extents
+    one, two, three, four, five = config.filters
+    pictures = (
+        ("conv1", one, conv1),
+        ("norm1", one, conv1),
+        ("pool1", one, pool1),
+        ("conv2", two, pool1),
+        ("norm2", two, pool1),
+        ("pool2", two, pool2),
+        ("conv3", three, pool2),
+        ("conv4", four, pool2),
+        ("conv5", five, pool2),
+        ("pool5", five, pool5),
+    )
+    return (
+        *(
+            TensorSpec(name, ("batch", channels, side, side), axes="NCHW", tf_axes="NHWC")
+            for name, channels, side in pictures
+        ),
+        *(TensorSpec(name, ("batch", config.hidden)) for name in ("fc6", "fc7")),
+    )
+
+
+SPEC = ModelSpec(
+    name="alexnet",
+    title="AlexNet: deep convolutional network for image classification",
+    paper="Krizhevsky, Sutskever & Hinton 2012, NIPS 25",
+    sizes={
+        "tiny": Config(filters=(12, 32, 48, 48, 32), hidden=64, side=96, classes=10),
+        "small": Config(filters=(48, 128, 192, 192, 128), hidden=512, side=128, classes=10),
+        "full": FULL,
+    },
+    batch={"tiny": 4, "small": 8, "full": 64},
+    parameters=parameters,
+    inputs=inputs,
+    targets=targets,
+    draws=draws,
+    outputs=outputs,
+    taps=taps,
+    losses=("cross-entropy",),
+    optimizer=SGD(lr=0.01, momentum=0.9, weight_decay=5e-4),
+    data="crops of the photographs that scikit-learn and scikit-image ship",
+)
