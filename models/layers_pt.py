@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,6 +20,10 @@ class BatchNorm2d(nn.BatchNorm2d):
     def __init__(self, channels: int) -> None:
         super().__init__(channels, eps=layers.BATCH_NORM_EPS, momentum=layers.BATCH_NORM_MOMENTUM)
         self.num_batches_tracked = None
+
+    def _load_from_state_dict(self, *arguments: Any, **options: Any) -> None:
+        # PyTorch's own adds the counter to a state that has no version, and then misses it.
+        nn.Module._load_from_state_dict(self, *arguments, **options)
 
 
 def local_response_norm(x: Tensor) -> Tensor:

@@ -46,6 +46,8 @@ BRANCHES = ("If", "StatelessIf")
 LOOPS = ("While", "StatelessWhile")
 WRITES = re.compile(r"Assign.*|Resource(Apply|Sparse|Scatter).*|Scatter.*Variable.*|Restore.*")
 """Operators that change a variable. The walk leaves every variable as it is."""
+ADDITIONS = {"AssignAddVariableOp": 1.0, "AssignSubVariableOp": -1.0}
+"""Operators that add to a variable, as a running statistic is kept, and with which sign."""
 RANDOM = re.compile(
     r"(Stateless)?(Random|Truncated|ParameterizedTruncated|Multinomial).*|.*Dropout"
 )
@@ -63,8 +65,9 @@ INDICES = {"ArgMax": 0, "ArgMin": 0, "TopKV2": 1}
 def operators(function: Any, *args: Any, draws: int = 2) -> Operators:
     """Check each operator of ``function``, a ConcreteFunction or what tf.function can trace.
 
-    ``args`` are the tensors it is called with. Variables are read and never written: an operator
-    that would is left out, and said so, and a later read sees the old value. Loops, branches and
+    ``args`` are the tensors it is called with. Variables are read and never written: an addition
+    to one is checked on a copy, another operator that would write is left out, and said so; a later
+    read sees the old value. Loops, branches and
     called functions are walked inside. ``draws``: how often the inputs of an operator are moved by
     one ULP for its bound.
     """
@@ -131,6 +134,9 @@ class Walk:
             return self.graph(function_of(branches[index]), given[1:])
         if op.type == "AssignVariableOp":
             return []  # A copy: nothing is computed.
+        if op.type in ADDITIONS:
+            self.addition(op, given)
+            return []
         if WRITES.fullmatch(op.type):
             self.skipped[op.type, "changes a variable, which the check does not"] += 1
             return []
@@ -145,6 +151,22 @@ class Walk:
         elif RANDOM.fullmatch(op.type):
             self.skipped[op.type, "random"] += 1
         return actual
+
+    def addition(self, op: Any, given: list[Tensor]) -> None:
+        """Check what an operator would make of its variable, on a copy of it."""
+        handle, change = given
+        before = tf.raw_ops.ReadVariableOp(resource=handle, dtype=change.dtype)
+        if before.dtype not in WIDE:
+            return
+        copy = tf.Variable(before)
+        call(op.type, 0, [copy.handle, change], {"dtype": change.dtype})
+        old, new = (tf.cast(tensor, WIDE[tensor.dtype]) for tensor in (before, change))
+        blank = OperatorCheck(
+            node=op.name, op=op.type, output=op.name, error_rms=0.0, limit_rms=0.0, terms=2
+        )
+        expected = numpy(old + ADDITIONS[op.type] * new)
+        found = judged(blank, numpy(copy.read_value()), expected, [], before.dtype)
+        self.checks += [found] if found else []
 
     def hold(
         self, op: Any, given: list[Tensor], attributes: Attributes, actual: Sequence[Tensor]
@@ -474,6 +496,7 @@ TERMS: Mapping[str, Callable[[list[Tensor], Attributes], int]] = {
     **counted("AddN", lambda given, attributes: len(given)),
     **counted("FusedBatchNormV3 FusedBatchNormGradV3", statistics),
     **counted("UnsortedSegmentSum ScatterNd TensorScatterAdd SparseSegmentSum", scattered),
+    **counted("LRN LRNGrad", lambda given, attributes: 2 * attributes["depth_radius"] + 1),
     **counted("ResizeBilinear", lambda given, attributes: 4),
 }
 
@@ -534,8 +557,33 @@ def batch_norm_gradient(given: list[Tensor], attributes: Attributes) -> list[Ten
     return [inner * tf.reshape(scale * inverse, shape), by_scale, by_offset, None, None]
 
 
+def neighbours(x: Tensor, attributes: Attributes) -> Tensor:
+    """Sums over the channels within ``depth_radius`` of each, the last axis."""
+    radius = attributes["depth_radius"]
+    padded = tf.pad(x, [[0, 0], [0, 0], [0, 0], [radius, radius]])
+    return tf.add_n([padded[..., i : i + x.shape[-1]] for i in range(2 * radius + 1)])
+
+
+def local_response(given: list[Tensor], attributes: Attributes) -> list[Tensor | None]:
+    """LRN, which has no float64 kernel: x / (bias + alpha * sum of squares)^beta."""
+    (x,) = given
+    norm = attributes["bias"] + attributes["alpha"] * neighbours(x * x, attributes)
+    return [x * norm ** -attributes["beta"]]
+
+
+def local_response_gradient(given: list[Tensor], attributes: Attributes) -> list[Tensor | None]:
+    """LRNGrad: dy / norm^beta - 2 alpha beta x * sum of dy y / norm over the neighbours."""
+    dy, x, y = given
+    alpha, beta = attributes["alpha"], attributes["beta"]
+    norm = attributes["bias"] + alpha * neighbours(x * x, attributes)
+    shared = neighbours(dy * y / norm, attributes)
+    return [dy * norm**-beta - 2.0 * alpha * beta * x * shared]
+
+
 REFERENCES: Mapping[str, Callable[[list[Tensor], Attributes], list[Tensor | None]]] = {
     "FusedBatchNormV3": batch_norm,
     "FusedBatchNormGradV3": batch_norm_gradient,
+    "LRN": local_response,
+    "LRNGrad": local_response_gradient,
 }
 """Float64 for operators without such a kernel."""

@@ -36,10 +36,6 @@ class Layer(NamedTuple):
     size: int
     bias: float
 
-    @property
-    def fan_in(self) -> int:
-        return self.inputs * self.size * self.size
-
 
 @dataclass(frozen=True, slots=True)
 class Config:
@@ -50,6 +46,8 @@ class Config:
     side: int
     """Height and width of a picture, in pixels."""
     classes: int
+    deviation: float | None = None
+    """Of the weights at ``init``; None: 1 / sqrt(fan-in)."""
 
     @property
     def extents(self) -> tuple[int, int, int, int]:
@@ -80,38 +78,25 @@ class Config:
         )
 
 
-FULL = Config(filters=(96, 256, 384, 384, 256), hidden=4096, side=224, classes=1000)
-
 GAINS = {"conv1": 12.0, "fc6": 0.2, "fc8": 1.0}
 """Of the probe parameters, where other than usual: LRN sees activations at which its alpha counts,
 and the logits are about 1 again."""
 
 
 def parameters(config: Config) -> tuple[ParameterSpec, ...]:
-    """N(0, 0.01^2) in the full network; biases 1 where a ReLU is to see positive inputs (section 5).
+    """Normal weights; biases 1 where the paper wants a ReLU to see positive inputs (section 5)."""
 
-    A smaller network has deviations at which a layer's signal is as strong as in the full one.
-    """
+    def normal(fan_in: int, fan_out: int) -> Normal:
+        return Normal(std=config.deviation or fan_in**-0.5)
+
     specs: list[ParameterSpec] = []
-    for own, full in zip(config.layers, FULL.layers, strict=True):
-        std = 0.01 * (full.fan_in / own.fan_in) ** 0.5
-
-        def init(fan_in: int, fan_out: int, std: float = std) -> Normal:
-            return Normal(std=std)
-
-        gain = GAINS.get(own.name, layers.RELU_GAIN)
-        if own.name.startswith("conv"):
-            specs += layers.conv(
-                f"features.{own.name}",
-                own.outputs,
-                own.inputs,
-                own.size,
-                init,
-                gain=gain,
-                bias=own.bias,
-            )
+    for name, inputs, out, size, bias in config.layers:
+        gain = GAINS.get(name, layers.RELU_GAIN)
+        if name in PAD:
+            full = f"features.{name}"
+            specs += layers.conv(full, out, inputs, size, normal, gain=gain, bias=bias)
         else:
-            specs += layers.dense(own.name, own.outputs, own.inputs, init, gain=gain, bias=own.bias)
+            specs += layers.dense(name, out, inputs, normal, gain=gain, bias=bias)
     return tuple(specs)
 
 
@@ -167,10 +152,16 @@ SPEC = ModelSpec(
     paper="Krizhevsky, Sutskever & Hinton 2012, NIPS 25",
     sizes={
         "tiny": Config(filters=(12, 32, 48, 48, 32), hidden=64, side=96, classes=10),
-        "small": Config(filters=(48, 128, 192, 192, 128), hidden=512, side=128, classes=10),
-        "full": FULL,
+        "small": Config(filters=(24, 64, 96, 96, 64), hidden=256, side=128, classes=10),
+        "full": Config(
+            filters=(96, 256, 384, 384, 256),
+            hidden=4096,
+            side=224,
+            classes=1000,
+            deviation=0.01,
+        ),
     },
-    batch={"tiny": 4, "small": 8, "full": 64},
+    batch={"tiny": 4, "small": 16, "full": 64},
     parameters=parameters,
     inputs=inputs,
     targets=targets,

@@ -12,6 +12,8 @@ STEM_SIZE = 7
 """Edge of the first kernel."""
 BOTTLENECK_EXPANSION = 4
 """Channels that leave a bottleneck, over those of its 3x3 convolution."""
+PROBE_INNER = Uniform(0.5, 1.5)
+"""Probe range of the scale of a normalisation that a ReLU follows at once."""
 PROBE_BRANCH = Uniform(0.2, 0.5)
 """Probe range of the scale of what a block adds: 16 sums in a row must not explode."""
 PROBE_SHORTCUT = Uniform(0.5, 1.0)
@@ -86,13 +88,13 @@ def _conv(conv: str, norm: str, out: int, inputs: int, size: int, scale: Uniform
 
 def _block(block: Block, bottleneck: bool) -> layers.Specs:
     """Parameters of one block, the shortcut last."""
-    inner, inputs, width, outputs = Uniform(0.5, 1.5), block.inputs, block.width, block.outputs
-    shapes = ((width, inputs, 3), (outputs, width, 3))
+    inputs, width, outputs = block.inputs, block.width, block.outputs
+    shapes = [(width, inputs, 3), (outputs, width, 3)]
     if bottleneck:
-        shapes = ((width, inputs, 1), (width, width, 3), (outputs, width, 1))  # type: ignore
+        shapes = [(width, inputs, 1), (width, width, 3), (outputs, width, 1)]
     specs: list[ParameterSpec] = []
     for number, (out, into, size) in enumerate(shapes, start=1):
-        scale = PROBE_BRANCH if number == len(shapes) else inner
+        scale = PROBE_BRANCH if number == len(shapes) else PROBE_INNER
         names = f"{block.name}.conv{number}", f"{block.name}.norm{number}"
         specs += _conv(*names, out, into, size, scale)
     if block.projects:
@@ -108,9 +110,7 @@ def _classifier(fan_in: int, fan_out: int) -> Normal:
 
 def parameters(config: Config) -> tuple[ParameterSpec, ...]:
     """All parameters, in order of computation."""
-    specs = list(
-        _conv("stem.conv", "stem.norm", config.channels[0], 3, STEM_SIZE, Uniform(0.5, 1.5))
-    )
+    specs = list(_conv("stem.conv", "stem.norm", config.channels[0], 3, STEM_SIZE, PROBE_INNER))
     for block in config.plan():
         specs += _block(block, config.bottleneck)
     specs += layers.dense("fc", config.classes, config.features, _classifier)

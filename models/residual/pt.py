@@ -99,7 +99,8 @@ class Residual(nn.Module):
         x = self.stem(image)
         for name in self.names:
             x = self.get_submodule(name)(x)
-        return self.fc(x.mean((2, 3)))
+        logits: Tensor = self.fc(x.mean((2, 3)))
+        return logits
 
     def objective(self, image: Tensor, label: Tensor, loss: str) -> Tensor:
         """The mean cross-entropy."""

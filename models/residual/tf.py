@@ -57,7 +57,8 @@ class Residual(Layers):
         apply = self.bottleneck if self.config.bottleneck else self.basic
         for block in self.config.plan():
             seen[block.name] = x = apply(block, x, training)
-        seen["pooled"] = tf.reduce_mean(x, axis=[1, 2])
+        # With the axes kept, the exported graph needs no Transpose before the mean.
+        seen["pooled"] = tf.squeeze(tf.reduce_mean(x, axis=[1, 2], keepdims=True), [1, 2])
         return seen
 
     def __call__(self, image: Tensor, training: bool = False) -> Tensor:

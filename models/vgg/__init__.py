@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xbench.models import layers
-from xbench.spec import SGD, Bernoulli, DrawSpec, ModelSpec, ParameterSpec, TensorSpec
+from xbench.spec import SGD, Bernoulli, DrawSpec, ModelSpec, ParameterSpec, TensorSpec, Uniform
 
 GROUPS = (2, 2, 4, 4, 4)
 """Convolutions before each pool: those of configuration E (paper, table 1)."""
@@ -22,6 +22,8 @@ class Config:
     side: int
     """Height and width of a picture, in pixels."""
     classes: int
+    gain: float = layers.RELU_GAIN
+    """Of the weights at ``init``, over Glorot's; 1 is as published."""
 
     @property
     def convolutions(self) -> dict[str, tuple[int, int]]:
@@ -47,7 +49,11 @@ class Config:
 
 def parameters(config: Config) -> tuple[ParameterSpec, ...]:
     """Glorot uniform, which the paper names for training from scratch (section 3.1); biases 0."""
-    glorot = layers.glorot_uniform
+
+    def glorot(fan_in: int, fan_out: int) -> Uniform:
+        bound = config.gain * layers.glorot_uniform(fan_in, fan_out).high
+        return Uniform(-bound, bound)
+
     specs: list[ParameterSpec] = []
     for name, (inputs, out) in config.convolutions.items():
         specs += layers.conv(f"features.{name}", out, inputs, 3, glorot)
@@ -101,9 +107,11 @@ SPEC = ModelSpec(
     sizes={
         "tiny": Config(channels=(4, 8, 16, 32, 32), hidden=32, side=64, classes=10),
         "small": Config(channels=(16, 32, 64, 128, 128), hidden=256, side=64, classes=10),
-        "full": Config(channels=(64, 128, 256, 512, 512), hidden=4096, side=224, classes=1000),
+        "full": Config(
+            channels=(64, 128, 256, 512, 512), hidden=4096, side=224, classes=1000, gain=1.0
+        ),
     },
-    batch={"tiny": 4, "small": 8, "full": 8},
+    batch={"tiny": 4, "small": 16, "full": 8},
     parameters=parameters,
     inputs=inputs,
     targets=targets,
