@@ -1,8 +1,17 @@
-"""What every test shares: no user's folders are touched, no property test has a deadline."""
+"""What every test shares: no user's folders are touched, no property test has a deadline.
+
+The code is imported from a tree of links to it, which every process that runs tests makes for
+itself: what a test adds to the models of one is seen by nobody else, and nothing of it is left
+behind in the repository, even where the tests are killed.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +22,32 @@ from hypothesis import settings
 settings.register_profile("xbench", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "xbench"))
+
+
+ROOT = Path(__file__).parent.parent
+TREE = tempfile.TemporaryDirectory(prefix="xbench-tree-")
+
+
+def link(root: Path, tree: Path) -> None:
+    """Give ``tree`` the folders of the code in ``root``, with a link for each file of them."""
+    for name in ("xbench", "models", "exporters", "runners", "reports"):
+        shutil.copytree(
+            root / name,
+            tree / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+            copy_function=os.symlink,
+        )
+
+
+link(ROOT, Path(TREE.name))
+# For this process, and for all that it starts.
+sys.path.insert(0, TREE.name)
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, (TREE.name, os.environ.get("PYTHONPATH")))
+)
+# In the background of a script Ctrl-C is ignored, by all that is started too; tests send it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ plain, xla = ops(False), ops(True)
 assert plain.count("ResizeNearestNeighbor") == xla.count("ResizeNearestNeighbor") == 2
 assert "IdentityN" not in plain and "IdentityN" in xla
 """
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
 
 
 def test_compiling_runs_once_and_puts_the_state_back(short: str, tmp_path: Path) -> None:
@@ -166,7 +166,9 @@ fresh = runner.train([0, 1])
 assert after.loss == fresh.loss
 assert all((after.parameters[k] == v).all() for k, v in fresh.parameters.items())
 """
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+        subprocess.run(
+            [sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True
+        )
 
 
 def test_a_step_of_xla_is_one_opaque_operator(launcher: Launcher, short: str) -> None:
