@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import email
+import functools
 import re
 import shutil
 import subprocess
@@ -32,10 +33,10 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
+@functools.cache
+def trees() -> list[tuple[str, ast.Module]]:
     """Every source file of the product, by name and parsed."""
-    for path in SOURCES:
-        yield name_of(path), ast.parse(path.read_bytes())
+    return [(name_of(path), ast.parse(path.read_bytes())) for path in SOURCES]
 
 
 def test_the_sources_are_found() -> None:
