@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
+
+from xbench import cli
 
 TINY = ("run", "prednet", "--size", "tiny", "--engine", "fake", "--ep", "cpu", "--steps", "1")
 QUICK = (*TINY, "--rounds", "2", "--budget", "0.05")
@@ -62,6 +65,18 @@ def run(*arguments: str, fake: dict[str, str] | None = None, **more: str) -> Don
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+def here(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
+    """A command in this process, with no start-up to pay: for what ends before it has workers."""
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["xbench", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    signal.signal(signal.SIGTERM, before)
+    assert isinstance(ended.value.code, int)
+    return Done(ended.value.code, *capfd.readouterr())
 
 
 @contextmanager

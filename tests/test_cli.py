@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tests.command import (
     Done,
     alive,
     finish,
+    here,
     line,
     run,
     scratch,
@@ -38,18 +38,6 @@ def refused(done: Done, code: int, *words: str) -> None:
     assert done.err.count("\n") == 1, done.err
     for word in words:
         assert word in done.err
-
-
-def here(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
-    """The command in this process: quicker where much is to be refused."""
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["xbench", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-    signal.signal(signal.SIGTERM, before)
-    assert isinstance(ended.value.code, int)
-    return Done(ended.value.code, *capfd.readouterr())
 
 
 # -- help ------------------------------------------------------------------------------------------

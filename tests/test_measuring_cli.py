@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import BRIEF, QUICK, TINY, Done, run
+from tests.command import BRIEF, QUICK, TINY, Done, here, run
 
 INFER = (*TINY, "--phase", "infer", "--no-profile")
 
@@ -157,8 +157,10 @@ def test_iterations_are_exact() -> None:
         (("--inputs", "a.npz"), "--shape and --inputs are for ONNX files"),
     ],
 )
-def test_a_bad_option_is_one_message(options: tuple[str, ...], message: str) -> None:
-    refused(run(*INFER, *options), 2, message)
+def test_a_bad_option_is_one_message(
+    options: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused(here(capfd, *INFER, *options), 2, message)
 
 
 # -- soak --------------------------------------------------------------------------------------
@@ -190,11 +192,13 @@ def test_a_plan_replays_a_run(tmp_path: Path) -> None:
     assert [c["digests"] for c in asked(again)] == [c["digests"] for c in asked(first)]
 
 
-def test_a_plan_is_not_mixed_with_options(tmp_path: Path) -> None:
+def test_a_plan_is_not_mixed_with_options(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     plan = tmp_path / "plan.json"
     document(*INFER, "--rounds", "1", "--save-plan", str(plan))
-    refused(run("run", "--plan", str(plan), "--rounds", "3"), 2, "leave --rounds out")
-    refused(run("run", "prednet", "--plan", str(plan)), 2, "--plan replays a run as it was")
+    refused(here(capfd, "run", "--plan", str(plan), "--rounds", "3"), 2, "leave --rounds out")
+    refused(here(capfd, "run", "prednet", "--plan", str(plan)), 2, "--plan replays a run as it was")
 
 
 @pytest.mark.parametrize(
@@ -205,11 +209,13 @@ def test_a_plan_is_not_mixed_with_options(tmp_path: Path) -> None:
         (b'{"schema": 1}', "is not a plan of xbench"),
     ],
 )
-def test_what_is_no_plan_is_refused(tmp_path: Path, data: bytes, words: str) -> None:
+def test_what_is_no_plan_is_refused(
+    tmp_path: Path, data: bytes, words: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     plan = tmp_path / "plan.json"
     plan.write_bytes(data)
-    refused(run("run", "--plan", str(plan)), 1, str(plan), words)
-    refused(run("run", "--plan", str(plan) + "x"), 1, "cannot read the plan")
+    refused(here(capfd, "run", "--plan", str(plan)), 1, str(plan), words)
+    refused(here(capfd, "run", "--plan", str(plan) + "x"), 1, "cannot read the plan")
 
 
 # -- files -------------------------------------------------------------------------------------
@@ -224,16 +230,18 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, data: bytes, words: str) -> 
     ],
 )
 def test_what_is_no_model_is_refused(
-    tmp_path: Path, name: str, data: bytes | None, words: str
+    tmp_path: Path, name: str, data: bytes | None, words: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / name
     if data is not None:
         path.write_bytes(data)
-    refused(run("run", str(path)), 1, words)
+    refused(here(capfd, "run", str(path)), 1, words)
 
 
-def test_a_name_that_is_neither_model_nor_file_names_the_models() -> None:
-    refused(run("run", "predne"), 2, "unknown model 'predne': did you mean 'prednet'?")
+def test_a_name_that_is_neither_model_nor_file_names_the_models(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    refused(here(capfd, "run", "predne"), 2, "unknown model 'predne': did you mean 'prednet'?")
 
 
 # -- compare -----------------------------------------------------------------------------------
@@ -255,8 +263,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-def test_a_slow_down_between_stored_runs_is_found(results: dict[str, Path]) -> None:
-    done = run("compare", str(results["plain"]), str(results["slow"]), "--json", "-")
+def test_a_slow_down_between_stored_runs_is_found(
+    results: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(capfd, "compare", str(results["plain"]), str(results["slow"]), "--json", "-")
     assert done.code == 0, done.err
     (row,) = done.json()["rows"]
     assert row["verdict"] == "slower"
@@ -266,8 +276,10 @@ def test_a_slow_down_between_stored_runs_is_found(results: dict[str, Path]) -> N
 @pytest.mark.parametrize(
     ("gate", "code"), [("slower=5%", 5), ("slower=5%,disagree", 5), ("disagree", 0)]
 )
-def test_a_gate_decides_the_exit_status(results: dict[str, Path], gate: str, code: int) -> None:
-    done = run("compare", str(results["plain"]), str(results["slow"]), "--fail-on", gate)
+def test_a_gate_decides_the_exit_status(
+    results: dict[str, Path], gate: str, code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(capfd, "compare", str(results["plain"]), str(results["slow"]), "--fail-on", gate)
     assert done.code == code, done.err
     assert ("gate failed: slower" in done.err) == (code == 5)
     assert "1 case compared: 1 slower" in done.out
@@ -285,8 +297,10 @@ def test_measured_again_the_two_are_one_schedule(results: dict[str, Path]) -> No
     assert len(stored) == 1, "what was measured again is kept"
 
 
-def test_a_comparison_in_markdown(results: dict[str, Path]) -> None:
-    done = run("compare", str(results["plain"]), str(results["slow"]), "--md", "-")
+def test_a_comparison_in_markdown(
+    results: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(capfd, "compare", str(results["plain"]), str(results["slow"]), "--md", "-")
     assert done.code == 0, done.err
     assert re.search(r"^\| prednet tiny, infer \| fake cpu \| ok \|.*slower", done.out, re.M)
 
@@ -309,32 +323,42 @@ def test_runs_with_no_case_in_common_are_not_compared(
     ],
 )
 def test_a_result_that_cannot_be_read_is_named(
-    results: dict[str, Path], tmp_path: Path, change: Any, words: str
+    results: dict[str, Path],
+    tmp_path: Path,
+    change: Any,
+    words: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     bad = tmp_path / "bad.json"
     bad.write_bytes(change(results["plain"].read_bytes()))
-    refused(run("compare", str(results["plain"]), str(bad)), 1, str(bad), words)
+    refused(here(capfd, "compare", str(results["plain"]), str(bad)), 1, str(bad), words)
 
 
-def test_two_documents_do_not_share_stdout(results: dict[str, Path]) -> None:
-    done = run("compare", str(results["plain"]), str(results["slow"]), "--json", "-", "--md", "-")
+def test_two_documents_do_not_share_stdout(
+    results: dict[str, Path], capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(
+        capfd, "compare", str(results["plain"]), str(results["slow"]), "--json", "-", "--md", "-"
+    )
     refused(done, 2, "cannot both be stdout")
 
 
 @pytest.mark.parametrize("gate", ["faster", "slower=x", "slower=-5%", ""])
-def test_a_gate_that_is_none_is_refused(results: dict[str, Path], gate: str) -> None:
-    done = run("compare", str(results["plain"]), str(results["slow"]), "--fail-on", gate)
+def test_a_gate_that_is_none_is_refused(
+    results: dict[str, Path], gate: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(capfd, "compare", str(results["plain"]), str(results["slow"]), "--fail-on", gate)
     refused(done, 2, "--fail-on")
 
 
 def test_a_run_that_does_not_say_what_it_was_asked_for_cannot_be_repeated(
-    results: dict[str, Path], tmp_path: Path
+    results: dict[str, Path], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     old = json.loads(results["plain"].read_bytes())
     old["run"]["request"] = {"threads": "two"}
     path = tmp_path / "old.json"
     path.write_text(json.dumps(old))
-    done = run("compare", str(path), str(results["slow"]), "--rerun")
+    done = here(capfd, "compare", str(path), str(results["slow"]), "--rerun")
     refused(done, 2, "does not say what it was asked for")
 
 
