@@ -68,7 +68,7 @@ def run(*arguments: str, fake: dict[str, str] | None = None, **more: str) -> Don
 
 
 def here(capfd: pytest.CaptureFixture[str], *arguments: str) -> Done:
-    """A command in this process, with no start-up to pay: for what ends before it has workers."""
+    """A command in this process, which has its start-up behind it: for what is to be refused."""
     before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["xbench", *arguments])

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.command import Done, run
+from tests.command import Done, here, run
 
 BRIEF = ("--ep", "cpu", "--threads", "1", "--rounds", "2", "--budget", "100ms", "--no-profile")
 
@@ -131,29 +131,33 @@ def test_a_precision_that_the_cpu_lacks_is_unsupported_and_the_other_told(file: 
     assert "bfloat16" in brain["reason"]
 
 
-def test_a_dynamic_dimension_that_is_not_bound_names_input_and_flag(file: Path) -> None:
-    done = run("run", str(file), *BRIEF)
+def test_a_dynamic_dimension_that_is_not_bound_names_input_and_flag(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = here(capfd, "run", str(file), *BRIEF)
     refused(done, 2, "'x'", "[batch, 32]", "--shape x=1x32")
 
 
-def test_a_shape_that_does_not_fit_is_refused(file: Path) -> None:
-    refused(run("run", str(file), "--shape", "x=1x31", *BRIEF), 2, "x", "31", "32")
-    refused(run("run", str(file), "--shape", "z=1x32", *BRIEF), 2, "unknown input", "'z'")
+def test_a_shape_that_does_not_fit_is_refused(
+    file: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused(here(capfd, "run", str(file), "--shape", "x=1x31", *BRIEF), 2, "x", "31", "32")
+    refused(here(capfd, "run", str(file), "--shape", "z=1x32", *BRIEF), 2, "unknown input", "'z'")
 
 
-def test_a_truncated_file_is_refused(file: Path) -> None:
+def test_a_truncated_file_is_refused(file: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file.write_bytes(file.read_bytes()[:-500])
-    refused(run("run", str(file), "--shape", "x=1x32", *BRIEF), 1, "chain.onnx")
+    refused(here(capfd, "run", str(file), "--shape", "x=1x32", *BRIEF), 1, "chain.onnx")
 
 
 @pytest.mark.parametrize(
     ("what", "numbers"), [("IR version", {"ir": 99}), ("opset", {"opset": 99})]
 )
 def test_what_is_newer_than_the_runtime_names_both_numbers(
-    tmp_path: Path, what: str, numbers: dict[str, int]
+    tmp_path: Path, what: str, numbers: dict[str, int], capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = chain(tmp_path / "new.onnx", **numbers)
-    done = run("run", str(path), "--shape", "x=1x32", *BRIEF)
+    done = here(capfd, "run", str(path), "--shape", "x=1x32", *BRIEF)
     refused(done, 1, "99", what)
     (message,) = [line for line in done.err.splitlines() if line.startswith("xbench: ")]
     assert len(set(re.findall(r"\b\d+\b", message)) - {"99"}) >= 1, "the runtime's own limit"
@@ -172,9 +176,9 @@ def test_what_is_newer_than_the_runtime_names_both_numbers(
     ],
 )
 def test_what_a_file_cannot_do_is_one_message(
-    file: Path, options: tuple[str, ...], message: str
+    file: Path, options: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    refused(run("run", str(file), *options, *BRIEF), 2, message)
+    refused(here(capfd, "run", str(file), *options, *BRIEF), 2, message)
 
 
 def test_an_option_that_does_nothing_is_not_passed_over(file: Path) -> None:
