@@ -12,8 +12,8 @@ STAMP := $(VENV)/.installed
 demo: install  ## the main job: PredNet on every engine, on CUDA where there is any
 	$(BIN)/xbench run prednet --ep cuda,cpu --allow unavailable
 
-test: install  ## every test but the long proofs
-	$(BIN)/pytest
+test: install  ## every test but the long proofs, one file per process at a time
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile
 
 check: install  ## style and types
 	$(BIN)/ruff check .
