@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 from tests import jobs
 from xbench import draws, registry
+from xbench.runners import tf_operators
 from xbench.runners.base import Work
 from xbench.runners.tf import TensorFlowRunner
 from xbench.runners.tf_operators import operators
@@ -67,6 +68,34 @@ def network(x):
 
 found["network"] = operators(network, x)
 assert not moving.numpy().any()
+
+def responses(x):
+    """Local response normalisation at an alpha that acts, and its gradient."""
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = tf.nn.local_response_normalization(x * 5.0, 2, bias=2.0, alpha=0.1, beta=0.75)
+        loss = tf.reduce_sum(y * y)
+    return tape.gradient(loss, x)
+
+channels = tf.concat([x, 2.0 * x, -x], -1)
+found["responses"] = operators(responses, channels)
+# A reference that divides alpha by the size, as another framework does, is another function.
+right = dict(tf_operators.REFERENCES)
+for name in ("LRN", "LRNGrad"):
+    def wrong(given, attributes, of=right[name]):
+        return of(given, attributes | {"alpha": attributes["alpha"] / 5})
+    tf_operators.REFERENCES = right | {name: wrong}
+    found[f"wrong {name}"] = operators(responses, channels)
+tf_operators.REFERENCES = right
+counter = tf.Variable(1.0)
+def counting(x):
+    counter.assign_add(tf.reduce_mean(x))
+    return tf.tanh(x)
+tf_operators.ADDITIONS["AssignAddVariableOp"] = 1.001
+found["wrong addition"] = operators(counting, x)
+tf_operators.ADDITIONS["AssignAddVariableOp"] = 1.0
+found["addition"] = operators(counting, x)
+assert counter.numpy() == 1.0
 
 def off(x):
     """Exact in float64, 1e-3 off in float32."""
@@ -130,11 +159,10 @@ def test_prednet_passes(found: dict[str, Operators]) -> None:
 
 
 def test_batch_norm_loops_and_branches_pass(found: dict[str, Operators]) -> None:
-    """Only dropout's bits and the moving average are left out, and the latter stays as it was."""
+    """Only dropout's bits are left out; the moving average is checked and stays as it was."""
     assert found["network"].checked > 60
     assert found["network"].worst[0].score < 1
     assert sorted(found["network"].unchecked) == [
-        "AssignSubVariableOp (1 calls): changes a variable, which the check does not",
         "RandomUniform (1 calls): random",
     ]
 
@@ -145,6 +173,24 @@ def test_a_planted_fault_is_named(found: dict[str, Operators], where: str) -> No
     assert worst[0].op == "PyFunc"
     assert worst[0].score > 10
     assert worst[1].score < 1, "and nothing that comes after it"
+
+
+def test_operators_without_a_double_kernel_are_held_to_their_formula(
+    found: dict[str, Operators],
+) -> None:
+    assert found["responses"].unchecked == []
+    assert {"LRN", "LRNGrad"} <= {item.op for item in found["responses"].worst}
+    assert found["responses"].worst[0].score < 1
+    for name in ("LRN", "LRNGrad"):
+        assert found[f"wrong {name}"].worst[0].op == name
+        assert found[f"wrong {name}"].worst[0].score > 10
+
+
+def test_an_addition_to_a_variable_is_checked_on_a_copy(found: dict[str, Operators]) -> None:
+    assert found["addition"].unchecked == []
+    assert found["addition"].worst[0].score < 1
+    assert found["wrong addition"].worst[0].op == "AssignAddVariableOp"
+    assert found["wrong addition"].worst[0].score > 10
 
 
 def test_other_types(found: dict[str, Operators]) -> None:
