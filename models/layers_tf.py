@@ -101,10 +101,15 @@ def normalised(
     return y, batch_mean, batch_variance
 
 
-def max_pool(x: Tensor, *, size: int, stride: int, pad: int = 0) -> Tensor:
-    """Maxima over ``size`` x ``size``, with ``pad`` places on every side that never win."""
-    edges = "VALID" if pad == 0 else [[0, 0], [pad, pad], [pad, pad], [0, 0]]
-    return tf.nn.max_pool2d(x, size, stride, edges)
+def max_pool(x: Tensor, *, size: int, stride: int, pad: int = 0, xla: bool = False) -> Tensor:
+    """Maxima over ``size`` x ``size``, with ``pad`` places on every side that never win.
+
+    XLA pools without padding only: for it the places are made first.
+    """
+    edges = [[0, 0], [pad, pad], [pad, pad], [0, 0]]
+    if xla and pad:
+        x = tf.pad(x, edges, constant_values=x.dtype.min)
+    return tf.nn.max_pool2d(x, size, stride, "VALID" if xla or not pad else edges)
 
 
 def local_response_norm(x: Tensor) -> Tensor:

@@ -86,7 +86,7 @@ def test_operator_times_and_the_rest_are_the_wall(document: Document) -> None:
         assert total + profile.unattributed_s == pytest.approx(profile.wall_s, rel=1e-6)
         assert optypes.unknown_share(profile) < 0.02
         classes = {op.op_class for op in profile.ops}
-        assert classes & {"Convolution", "Matrix Operations"}
+        assert classes & {"Convolution", "MatMul"}
         stages = {op.stage for op in profile.ops}
         train = result.case.phase == "train"
         assert stages == ({"forward", "backward", "optimizer"} if train else {"forward"})

@@ -21,6 +21,7 @@ EVERYTHING: dict[str, Any] = {
     "concurrency": (1, 3), "ort_opt": ("0", "99"), "options": {"provider.cuda.use_tf32": "0"},
     "shapes": {"x": ((1, 3), (2, 3)), "s": ((),)}, "inputs": None, "against": "m.onnx",
     "atol": {"": 1e-3, "y": 0.5}, "rtol": {"y": 0.25}, "seed": 7, "steps": 3, "loss": "L_all",
+    "draws": ("fed",),
     "data": "noise", "rounds": 12, "budget_s": 2.5, "ci_width": 0.01, "iterations": 9,
     "soak_s": 30.0, "speed": False, "profile": False, "time_limit_s": 12.0, "fresh": "spawn",
     "cache": "there",

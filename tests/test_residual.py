@@ -59,7 +59,7 @@ TRAPS = {
         'tf.nn.conv2d(x, self.parameters[f"{block.name}.conv1.weight"], block.stride, "SAME")',
     ),
     "same-padding-of-pool": (
-        "max_pool(x, size=3, stride=2, pad=1)",
+        "max_pool(x, size=3, stride=2, pad=1, xla=self.xla)",
         'tf.nn.max_pool2d(x, 3, 2, "SAME")',
     ),
     "keras-epsilon": normalising(epsilon="1e-3"),

@@ -43,7 +43,7 @@ Json = Annotated[
 StorePath = Annotated[
     Path | None, typer.Option("--store", metavar="FILE", help="Result store (or XBENCH_STORE)")
 ]
-Size = Annotated[str, typer.Option(help="tiny, small or full")]
+Size = Annotated[str, typer.Option(help="tiny, small, full, or another of `xbench list`")]
 Seed = Annotated[int, typer.Option(help="Seed of parameters and data")]
 
 

@@ -23,7 +23,7 @@ class Residual(Layers):
     def stem(self, image: Tensor, training: bool) -> Tensor:
         x = self.conv("stem.conv", image, stride=2, pad=3)
         x = tf.nn.relu(self.batch_norm("stem.norm", x, training=training))
-        return max_pool(x, size=3, stride=2, pad=1)
+        return max_pool(x, size=3, stride=2, pad=1, xla=self.xla)
 
     def shortcut(self, block: Block, x: Tensor, training: bool) -> Tensor:
         """The identity, or a projection where the shape changes."""
