@@ -127,7 +127,7 @@ BATCH_NORM_EPS = 1e-5
 """Added to a variance under the root: PyTorch's default."""
 BATCH_NORM_MOMENTUM = 0.1
 """Share of the batch in a new running statistic (Keras calls one minus this its momentum)."""
-LRN = {"size": 5, "alpha": 1e-4, "beta": 0.75, "k": 2.0}
-"""Local response normalisation, x / (k + alpha * sum over ``size`` channels of x^2)^beta, as in
-Krizhevsky et al. 2012, section 3.3. (PyTorch divides its
-alpha by the size, TensorFlow does not.)"""
+LRN = {"size": 5, "alpha": 1e-4, "k": 2.0}
+"""Local response normalisation, x / (k + alpha * sum over ``size`` channels of x^2)^0.75, as in
+Krizhevsky et al. 2012, section 3.3. (``torch.nn.LocalResponseNorm`` divides its alpha by the size,
+``tf.nn.local_response_normalization`` does not.)"""

@@ -113,16 +113,18 @@ def max_pool(x: Tensor, *, size: int, stride: int, pad: int = 0, xla: bool = Fal
 
 
 def local_response_norm(x: Tensor) -> Tensor:
-    """``layers.LRN`` over the channels of (batch, height, width, channels)."""
-    radius = int(layers.LRN["size"]) // 2
-    alpha, beta, k = (layers.LRN[name] for name in ("alpha", "beta", "k"))
-    if x.dtype != tf.float64:
-        return tf.nn.local_response_normalization(x, radius, bias=k, alpha=alpha, beta=beta)
-    # The kernel has no double.
-    squares = tf.pad(tf.square(x), [[0, 0], [0, 0], [0, 0], [radius, radius]])
-    channels = x.shape[-1]
-    sums = tf.add_n([squares[..., i : i + channels] for i in range(2 * radius + 1)])
-    return x / tf.pow(k + alpha * sums, beta)
+    """``layers.LRN`` over the channels of (batch, height, width, channels).
+
+    The sums over neighbouring channels are a 1x1 convolution by a band of ones: quicker than
+    TensorFlow's own kernel, which has no double, and becomes an ONNX operator that ONNX Runtime
+    runs slowly.
+    """
+    channels = tf.range(x.shape[-1])
+    near = tf.abs(channels[:, None] - channels) <= int(layers.LRN["size"]) // 2
+    band = tf.cast(near, x.dtype)[None, None]
+    sums = tf.nn.conv2d(tf.square(x), band, 1, "VALID")
+    root = tf.math.rsqrt(layers.LRN["k"] + layers.LRN["alpha"] * sums)
+    return x * (root * tf.sqrt(root))  # the power -3/4 is two roots
 
 
 def dropout(x: Tensor, keep: float, mask: Tensor | None) -> Tensor:

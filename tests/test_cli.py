@@ -87,7 +87,10 @@ def test_list() -> None:
         (("run", "--phase", "trian"), ("unknown phase", "did you mean 'train'?")),
         (("run", "--json", "/nonexistent/x.json"), ("/nonexistent", "does not exist")),
         (("run", "--source", "toch"), ("unknown source", "did you mean 'torch'?")),
-        (("run", "--loss", "mse-nxt"), ("unknown loss of prednet", "did you mean 'mse-next'?")),
+        (
+            ("run", "prednet", "--loss", "mse-nxt"),
+            ("unknown loss of prednet", "did you mean 'mse-next'?"),
+        ),
         (("run", "--allow", "unavailible"), ("unknown status", "did you mean 'unavailable'?")),
         (("run", "--fresh", "frok"), ("unknown --fresh", "did you mean 'fork'?")),
         (("run", "--rounds", "0"), ("--rounds must be above zero",)),

@@ -273,6 +273,7 @@ def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         registry.ROOT, copy, ignore=shutil.ignore_patterns("__pycache__", "reports", "*.md")
     )
     monkeypatch.setattr(references, "ROOT", copy)
+    monkeypatch.setattr(registry, "ROOT", copy)
     return copy
 
 
@@ -281,6 +282,7 @@ CHANGED = [
     "runners/base.py",
     "runners/fake.py",
     "models/prednet/pt.py",
+    "models/layers.py",
 ]
 
 
