@@ -3,7 +3,8 @@
     .venv/bin/python -m benchmarks.full_size [MODEL ...] [--size full]
 
 At the default batch, in both frameworks, by the product's own measuring: a fresh process each,
-load, a first step and one more. Memory is the process's peak beyond what importing the framework took.
+load, a first step and one more. Memory is the process's peak beyond what importing the framework
+took.
 """
 
 from __future__ import annotations
