@@ -28,7 +28,7 @@ def baseline(batches: Sequence[Mapping[str, Array]], loss: str, config: Config) 
     """The loss of each batch, in float64, of the mean image of all batches for every image.
 
     With p the mean pixel, an image costs the sum over its pixels x of -x log p - (1-x) log(1-p).
-    There is no KL term, since nothing is encoded. Where p is 0 or 1, every x is, and the pixel
+    The KL term is 0, since nothing is encoded. Where p is 0 or 1, every x is, and the pixel
     costs nothing (0 log 0 = 0); a pixel that is grey and the same everywhere costs its entropy.
     """
     if loss not in SPEC.losses:
@@ -48,5 +48,5 @@ def logarithm(probability: Array) -> Array:
 
 
 def baseline_note(loss: str) -> str:
-    """What a reader of the baseline must know; empty if nothing."""
-    return "of the pixels alone: no KL term"
+    """What a reader of the baseline must know: nothing."""
+    return ""
