@@ -15,6 +15,10 @@ from xbench.spec import SGD, Adam, Optimizer, RMSProp
 
 Array = np.ndarray[Any, Any]
 STEPS = 6
+PLACES = 14
+"""Vectors are 70 long: kernels work on several elements at once, and on the rest one by one."""
+SCALE = np.repeat([1.0, -1e-3, 30.0, 0.0, 1e-5], PLACES)
+START = np.repeat([0.5, -1.0, 2.0, 0.25, 1e-3], PLACES) * np.linspace(0.9, 1.1, 5 * PLACES)
 
 OPTIMIZERS: dict[str, Optimizer] = {
     "adam": Adam(lr=0.01),
@@ -30,14 +34,13 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 def gradient(value: Any, step: int) -> Any:
     """Of some function: elements of very different size, and one that is always 0."""
-    scale = np.array([1.0, -1e-3, 30.0, 0.0, 1e-5])
-    return scale * (0.5 + value * value) / (1.0 + value * value) * (1.0 if step % 3 else -2.0)
+    return SCALE * (0.5 + value * value) / (1.0 + value * value) * (1.0 if step % 3 else -2.0)
 
 
 def expected(optimizer: Optimizer) -> list[list[float]]:
     """The parameters after each step, by the docstrings of ``xbench.spec``, in float64."""
-    p = np.array([0.5, -1.0, 2.0, 0.25, 1e-3])
-    m, v, b = np.zeros(5), np.zeros(5), np.zeros(5)
+    p = START.copy()
+    m, v, b = np.zeros_like(p), np.zeros_like(p), np.zeros_like(p)
     seen = []
     for step in range(STEPS):
         g = gradient(p, step)
@@ -61,13 +64,12 @@ def expected(optimizer: Optimizer) -> list[list[float]]:
 
 
 COMMON = """
-import json, sys, inspect
+import json, sys
 import numpy as np
 import msgspec
 from xbench.spec import Optimizer
-SCALE = np.array([1.0, -1e-3, 30.0, 0.0, 1e-5])
-START = np.array([0.5, -1.0, 2.0, 0.25, 1e-3])
 asked = json.loads(sys.stdin.read())
+SCALE, START = (np.array(asked[key]) for key in ("scale", "start"))
 def gradient(value, step):
     return SCALE * (0.5 + value * value) / (1.0 + value * value) * (1.0 if step % 3 else -2.0)
 found = {}
@@ -113,7 +115,14 @@ def follow(optimizer, dtype, steps):
 @pytest.fixture(scope="module")
 def found() -> dict[str, dict[str, list[list[float]]]]:
     """The parameters after each step, by framework and ``NAME DTYPE``, from one process each."""
-    asked = json.dumps({"steps": STEPS, "optimizers": msgspec.to_builtins(OPTIMIZERS)})
+    asked = json.dumps(
+        {
+            "steps": STEPS,
+            "scale": SCALE.tolist(),
+            "start": START.tolist(),
+            "optimizers": msgspec.to_builtins(OPTIMIZERS),
+        }
+    )
     results = {}
     for framework, code in (("torch", TORCH), ("tf", TF)):
         made = subprocess.run(
@@ -136,10 +145,14 @@ def test_the_formula_is_the_specified_one(found: Any, framework: str, name: str)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_narrow_types_compute_in_float32(found: Any, name: str) -> None:
-    """Within two steps of bfloat16 of each other, and of the truth: nothing is lost inside."""
+def test_narrow_types_lose_no_more_than_rounding(found: Any, name: str) -> None:
+    """Within a few steps of bfloat16 of each other, and of the truth.
+
+    PyTorch's fused SGD of 2.13.0 is not, on the CPU, where a vector is long enough.
+    """
     torch, tf = (np.array(found[f][f"{name} bfloat16"]) for f in ("torch", "tf"))
     truth = np.array(expected(OPTIMIZERS[name]))
-    step = 2.0**-7 * np.maximum(np.abs(truth), 2.0**-7)
+    # An element that comes near 0 keeps the rounding of what it was before.
+    step = 2.0**-7 * np.maximum(np.abs(truth).max(axis=0), 2.0**-7)
     assert (np.abs(torch - tf) <= 4 * step).all()
     assert (np.abs(tf - truth) <= 2 * STEPS * step).all()
