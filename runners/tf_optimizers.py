@@ -116,7 +116,7 @@ class SGDState(State):
     accum = momentum * accum + g and p -= lr * accum, or p -= lr * g + momentum * lr * accum.
 
     Weight decay is added to the gradient before. In bfloat16 and float16 the arithmetic is in
-    float32 and only the results are rounded, as in PyTorch's fused kernel.
+    float32 and only the results are rounded (PyTorch's default rounds after every operator).
     """
 
     def __init__(self, sgd: SGD, variables: list[Any]) -> None:

@@ -63,3 +63,9 @@ def test_phases_and_models_are_apart() -> None:
 def test_named_references_are_those_and_no_others() -> None:
     a, b = state("torch", arm="A"), state("ort", arm="B")
     assert held_against(a, b, against={b.case.key: a.case.key}) == [None, 0]
+
+
+def test_what_draws_its_masks_is_held_against_what_does_too() -> None:
+    """A ratio of fed to native would hold the cost of drawing beside the framework's speed."""
+    states = [state(engine, draws=d) for engine in ("torch", "tf") for d in ("fed", "native")]
+    assert held_against(*states) == [None, 0, 0, 1]

@@ -177,7 +177,7 @@ def references(
 ) -> list[State | None]:
     """What each case's time is held against: the first native engine on the cpu, else the first.
 
-    The one in the same setting (threads, precision, concurrency); the reference of a setting is
+    The one in the same setting (threads, precision, concurrency, draws); the reference of a setting is
     itself held against the first case of the same batch. None where that is the case itself. Where
     ``against`` names cases, by key, it is those and no others.
     """
@@ -225,4 +225,4 @@ def experiment(case: Case) -> tuple[str, ...]:
 
 def setting(case: Case) -> tuple[object, ...]:
     """Cases of one experiment that are alike in these were measured in the same setting."""
-    return case.threads, case.precision, case.concurrency
+    return case.threads, case.precision, case.concurrency, case.draws
