@@ -14,8 +14,8 @@ def make(optimizer: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Opti
     """The optimizer for some parameters, in torch's one kernel for all where it has one.
 
     In torch 2.13.0 the one for SGD is wrong on the CPU in types narrower than float32: in
-    vectors longer than a register, parameters are off by their own size. In such types torch's default
-    is used, on every device.
+    vectors longer than a register, parameters are off by their own size. In such types
+    torch's default is used, on every device.
     """
     parameters = list(parameters)
     if isinstance(optimizer, Adam):

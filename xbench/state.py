@@ -177,9 +177,9 @@ def references(
 ) -> list[State | None]:
     """What each case's time is held against: the first native engine on the cpu, else the first.
 
-    The one in the same setting (threads, precision, concurrency, draws); the reference of a setting is
-    itself held against the first case of the same batch. None where that is the case itself. Where
-    ``against`` names cases, by key, it is those and no others.
+    The one in the same setting (threads, precision, concurrency, draws); the reference of a
+    setting is itself held against the first case of the same batch. None where that is the case
+    itself. Where ``against`` names cases, by key, it is those and no others.
     """
     if against:
         by_key = {state.case.key: state for state in states}
