@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xbench.spec import Constant, Normal, ParameterSpec, Uniform
+from xbench.spec import (
+    Bernoulli,
+    Constant,
+    DrawSpec,
+    Normal,
+    ParameterSpec,
+    TensorSpec,
+    Uniform,
+)
 
 Initialiser = Callable[[int, int], Uniform | Normal]
 """From fan-in and fan-out to a distribution."""
@@ -18,6 +26,20 @@ PROBE_BIAS = Uniform(-0.1, 0.3)
 """Mostly above zero, so that few units of a ReLU network are dead for all inputs."""
 RELU_GAIN = 2.0**0.5
 """Keeps the mean square from layer to layer: a ReLU halves it."""
+
+
+LABEL = TensorSpec("label", ("batch",), dtype="int64")
+"""The class of every item, counted from 0."""
+
+
+def picture(name: str, channels: int, side: int) -> TensorSpec:
+    """Square pictures, or what a layer makes of them."""
+    return TensorSpec(name, ("batch", channels, side, side), axes="NCHW", tf_axes="NHWC")
+
+
+def mask(name: str, width: int, keep: float) -> DrawSpec:
+    """A dropout mask for a layer of ``width`` units, of which a share of ``keep`` stays."""
+    return DrawSpec(name=name, shape=("batch", width), distribution=Bernoulli(keep))
 
 
 def glorot_uniform(fan_in: int, fan_out: int) -> Uniform:

@@ -89,9 +89,6 @@ def load(config, *, batch, count, seed, source):
 
 def baseline(batches, loss, config):
     return [float(np.log(3)) for _ in batches]
-
-def baseline_note(loss):
-    return ""
 ''',
     "README.md": "# A linear classifier\n",
 }
@@ -156,7 +153,8 @@ def test_every_engine_runs_it_and_agrees(document: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
-def test_its_masks_are_drawn_natively_where_it_is_timed(document: dict[str, Any]) -> None:
+def test_its_timed_training_asks_for_native_draws(document: dict[str, Any]) -> None:
+    """What a worker makes of that: tests/test_worker.py."""
     draws = {
         (case["case"]["phase"], case["case"]["draws"])
         for case in document["cases"]

@@ -87,6 +87,24 @@ def test_a_loss_that_is_not_finite_fails_the_case(tmp_path: Path) -> None:
     assert "loss is not finite" in report.reason
 
 
+@pytest.mark.parametrize("draws", ["native", "fed"])
+@pytest.mark.parametrize("kind", sorted(worker.KINDS))
+def test_what_is_timed_draws_its_masks_and_what_is_compared_is_fed_them(
+    tmp_path: Path, kind: str, draws: str
+) -> None:
+    names = ("image", "label", "dropout6", "dropout7")
+
+    def given_to(phase: str) -> set[str]:
+        fields = {"model": "vgg", "phase": phase, "draws": draws}
+        job = make(tmp_path, kind, **fields)
+        tensors.save_batches(tmp_path / "inputs.npz", [{n: np.ones(1, np.float32) for n in names}])
+        return set(worker.work_of(job).batches[0])
+
+    drawn = draws == "native" and kind in ("measure", "soak", "profile")
+    assert given_to("train") == ({"image", "label"} if drawn else set(names))
+    assert given_to("infer") == {"image"}
+
+
 def test_probe_reports_the_environment(tmp_path: Path) -> None:
     report = done(tmp_path, "probe")
     assert report.facts["fake"] == "yes"

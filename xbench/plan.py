@@ -193,6 +193,13 @@ def check_together(request: Request) -> None:
     if not request.speed and (given or request.soak_s is not None):
         options = given or ["--soak"]
         raise UsageError(f"--no-speed measures nothing: leave {', '.join(options)} out")
+    drawing = any(
+        registry.model(name).draws(registry.config(registry.model(name), request.size))
+        for name in request.models
+    )
+    timed = request.speed and "train" in request.phases
+    if request.draws != DRAWS[:1] and not (drawing and timed):
+        raise UsageError("--draws is for timed training of models that draw: leave it out")
     if request.soak_s is not None and given:
         raise UsageError(f"--soak is one process for so long: leave {', '.join(given)} out")
     if request.iterations is not None and request.budget_s is not None:

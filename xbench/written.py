@@ -20,6 +20,8 @@ def losses(states: Iterable[State], inputs: Inputs) -> list[LossTable]:
         if case.phase != "train" or not state.loss or key in tables:
             continue
         part = registry.model_part(case.model, "data")
+        # Only a model whose baseline needs a word has one.
+        note = getattr(part, "baseline_note", lambda _: "")
         config = registry.config(registry.model(case.model), case.size)
         batches = inputs.of_model(case)
         tables[key] = LossTable(
@@ -27,7 +29,7 @@ def losses(states: Iterable[State], inputs: Inputs) -> list[LossTable]:
             batch=case.batch,
             loss=case.loss,
             data=printable(batches.description),
-            baseline_name=" ".join([part.BASELINE_NAME, part.baseline_note(case.loss)]).strip(),
+            baseline_name=" ".join([part.BASELINE_NAME, note(case.loss)]).strip(),
             baseline=part.baseline(batches.inputs, case.loss, config),
         )
     return list(tables.values())

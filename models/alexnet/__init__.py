@@ -8,7 +8,6 @@ from typing import NamedTuple
 from xbench.models import layers
 from xbench.spec import (
     SGD,
-    Bernoulli,
     DrawSpec,
     ModelSpec,
     Normal,
@@ -101,20 +100,16 @@ def parameters(config: Config) -> tuple[ParameterSpec, ...]:
 
 
 def inputs(config: Config) -> tuple[TensorSpec, ...]:
-    shape = ("batch", 3, config.side, config.side)
-    return (TensorSpec("image", shape, axes="NCHW", tf_axes="NHWC"),)
+    return (layers.picture("image", 3, config.side),)
 
 
 def targets(config: Config) -> tuple[TensorSpec, ...]:
-    return (TensorSpec("label", ("batch",), dtype="int64"),)
+    return (layers.LABEL,)
 
 
 def draws(config: Config) -> tuple[DrawSpec, ...]:
     """Dropout masks of the two hidden layers."""
-    return tuple(
-        DrawSpec(name=name, shape=("batch", config.hidden), distribution=Bernoulli(KEEP))
-        for name in ("dropout6", "dropout7")
-    )
+    return tuple(layers.mask(name, config.hidden, KEEP) for name in ("dropout6", "dropout7"))
 
 
 def outputs(config: Config) -> tuple[TensorSpec, ...]:
@@ -138,10 +133,7 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
         ("pool5", five, pool5),
     )
     return (
-        *(
-            TensorSpec(name, ("batch", channels, side, side), axes="NCHW", tf_axes="NHWC")
-            for name, channels, side in pictures
-        ),
+        *(layers.picture(*item) for item in pictures),
         *(TensorSpec(name, ("batch", config.hidden)) for name in ("fc6", "fc7")),
     )
 

@@ -45,8 +45,3 @@ def baseline(batches: Sequence[Mapping[str, Array]], loss: str, config: Config) 
 def logarithm(probability: Array) -> Array:
     """The natural logarithm; 0 for 0, which only ever multiplies a 0 here."""
     return np.log(np.where(probability > 0.0, probability, 1.0))
-
-
-def baseline_note(loss: str) -> str:
-    """What a reader of the baseline must know: nothing."""
-    return ""

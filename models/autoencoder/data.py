@@ -30,8 +30,3 @@ def baseline(batches: Sequence[Mapping[str, Array]], loss: str, config: Config) 
         raise unknown("loss", loss, SPEC.losses)
     mean = digits.mean_image(batches)
     return [float(np.square(batch["image"].astype(np.float64) - mean).mean()) for batch in batches]
-
-
-def baseline_note(loss: str) -> str:
-    """What a reader of the baseline must know: nothing."""
-    return ""

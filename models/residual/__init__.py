@@ -118,12 +118,11 @@ def parameters(config: Config) -> tuple[ParameterSpec, ...]:
 
 
 def inputs(config: Config) -> tuple[TensorSpec, ...]:
-    shape = ("batch", 3, config.side, config.side)
-    return (TensorSpec("image", shape, axes="NCHW", tf_axes="NHWC"),)
+    return (layers.picture("image", 3, config.side),)
 
 
 def targets(config: Config) -> tuple[TensorSpec, ...]:
-    return (TensorSpec("label", ("batch",), dtype="int64"),)
+    return (layers.LABEL,)
 
 
 def outputs(config: Config) -> tuple[TensorSpec, ...]:
@@ -132,13 +131,9 @@ def outputs(config: Config) -> tuple[TensorSpec, ...]:
 
 def taps(config: Config) -> tuple[TensorSpec, ...]:
     """What leaves the stem (pooled), every block, and the average over all places."""
-
-    def picture(name: str, channels: int, side: int) -> TensorSpec:
-        return TensorSpec(name, ("batch", channels, side, side), axes="NCHW", tf_axes="NHWC")
-
     return (
-        picture("stem", config.channels[0], config.stem_side),
-        *(picture(block.name, block.outputs, block.side) for block in config.plan()),
+        layers.picture("stem", config.channels[0], config.stem_side),
+        *(layers.picture(block.name, block.outputs, block.side) for block in config.plan()),
         TensorSpec("pooled", ("batch", config.features)),
     )
 

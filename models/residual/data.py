@@ -34,8 +34,3 @@ def baseline(batches: Sequence[Mapping[str, Array]], loss: str, config: Config) 
     if loss not in SPEC.losses:
         raise unknown("loss", loss, SPEC.losses)
     return photographs.class_frequencies(batches)
-
-
-def baseline_note(loss: str) -> str:
-    """What a reader of the baseline must know; empty if nothing."""
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xbench.models import layers
-from xbench.spec import SGD, Bernoulli, DrawSpec, ModelSpec, ParameterSpec, TensorSpec, Uniform
+from xbench.spec import SGD, DrawSpec, ModelSpec, ParameterSpec, TensorSpec, Uniform
 
 GROUPS = (2, 2, 4, 4, 4)
 """Convolutions before each pool: those of configuration E (paper, table 1)."""
@@ -65,20 +65,16 @@ def parameters(config: Config) -> tuple[ParameterSpec, ...]:
 
 
 def inputs(config: Config) -> tuple[TensorSpec, ...]:
-    shape = ("batch", 3, config.side, config.side)
-    return (TensorSpec("image", shape, axes="NCHW", tf_axes="NHWC"),)
+    return (layers.picture("image", 3, config.side),)
 
 
 def targets(config: Config) -> tuple[TensorSpec, ...]:
-    return (TensorSpec("label", ("batch",), dtype="int64"),)
+    return (layers.LABEL,)
 
 
 def draws(config: Config) -> tuple[DrawSpec, ...]:
     """Dropout masks of the two hidden layers."""
-    return tuple(
-        DrawSpec(name=name, shape=("batch", config.hidden), distribution=Bernoulli(KEEP))
-        for name in ("dropout6", "dropout7")
-    )
+    return tuple(layers.mask(name, config.hidden, KEEP) for name in ("dropout6", "dropout7"))
 
 
 def outputs(config: Config) -> tuple[TensorSpec, ...]:
@@ -88,15 +84,10 @@ def outputs(config: Config) -> tuple[TensorSpec, ...]:
 def taps(config: Config) -> tuple[TensorSpec, ...]:
     """Every convolution and hidden layer, after its ReLU, and every pool."""
     specs = []
-
-    def picture(name: str, channels: int, side: int) -> None:
-        shape = ("batch", channels, side, side)
-        specs.append(TensorSpec(name, shape, axes="NCHW", tf_axes="NHWC"))
-
     for group, (channels, count) in enumerate(zip(config.channels, GROUPS, strict=True), start=1):
         for place in range(1, count + 1):
-            picture(f"conv{group}_{place}", channels, config.extent(group))
-        picture(f"pool{group}", channels, config.extent(group + 1))
+            specs.append(layers.picture(f"conv{group}_{place}", channels, config.extent(group)))
+        specs.append(layers.picture(f"pool{group}", channels, config.extent(group + 1)))
     specs += [TensorSpec(name, ("batch", config.hidden)) for name in ("fc6", "fc7")]
     return tuple(specs)
 

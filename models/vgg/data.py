@@ -35,8 +35,3 @@ def baseline(
     if loss not in SPEC.losses:
         raise unknown("loss", loss, SPEC.losses)
     return photographs.class_frequencies(batches)
-
-
-def baseline_note(loss: str) -> str:
-    """What a reader of the baseline must know; empty if nothing."""
-    return ""
