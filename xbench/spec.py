@@ -37,8 +37,9 @@ ANY_RANK = "..."
 class TensorSpec(msgspec.Struct, frozen=True):
     """Name, canonical shape and layouts of one tensor.
 
-    ``shape`` holds ints, or the name of a dynamic axis (``"batch"``). ``axes`` and ``tf_axes``
-    name the axes in the canonical and in TensorFlow's order; empty means the same in both.
+    ``shape`` holds ints, or the name of a dynamic axis: ``"batch"``, or what the hyper-parameters
+    of a model call a length (``"time"``). ``axes`` and ``tf_axes`` name the axes in the canonical
+    and in TensorFlow's order; empty means the same in both.
     """
 
     name: str
@@ -78,6 +79,18 @@ class TensorSpec(msgspec.Struct, frozen=True):
         """The shape with its dynamic axes bound, as in ``spec.at(batch=4)``."""
         return tuple(axes[size] if isinstance(size, str) else size for size in self.shape)
 
+    def of(self, config: Any, batch: int) -> tuple[int, ...]:
+        """The shape at ``batch``, with every other dynamic axis as long as ``config`` says.
+
+        A name is a field or a property of ``config``.
+        """
+        lengths = {
+            size: batch if size == "batch" else getattr(config, size)
+            for size in self.shape
+            if isinstance(size, str)
+        }
+        return self.at(**lengths)
+
 
 class Uniform(msgspec.Struct, frozen=True, tag="uniform"):
     """Values drawn evenly from [low, high)."""
@@ -99,6 +112,16 @@ class Bernoulli(msgspec.Struct, frozen=True, tag="bernoulli"):
     keep: float
 
 
+class LogUniform(msgspec.Struct, frozen=True, tag="log-uniform"):
+    """Integers k from 0 to ``count`` - 1 with probability log((k + 2) / (k + 1)) / log(count + 1).
+
+    Close to how often words occur that are numbered from the most frequent on (Zipf's law): the
+    candidates of a sampled softmax.
+    """
+
+    count: int
+
+
 class Constant(msgspec.Struct, frozen=True, tag="constant"):
     """One value everywhere."""
 
@@ -110,18 +133,23 @@ class ParameterSpec(TensorSpec, frozen=True, kw_only=True):
 
     Agreements use ``probe``: at an initialiser that sets biases to zero, a dropped bias or two
     swapped gates change nothing and no comparison could find them. One that is not ``trainable``
-    (a running statistic) is changed by a step without a gradient.
+    (a running statistic, a target network) gets no gradient. One that is not read in
+    ``inference`` is in no exported graph.
     """
 
     init: Uniform | Normal | Constant
     probe: Uniform
     trainable: bool = True
+    inference: bool = True
 
 
 class DrawSpec(TensorSpec, frozen=True, kw_only=True):
-    """A random input of a training step: a dropout mask, the noise of a latent variable."""
+    """A random input of a training step: a dropout mask, the noise of a latent variable, ids.
 
-    distribution: Normal | Bernoulli
+    What is drawn ``LogUniform`` is of int64, everything else of float32.
+    """
+
+    distribution: Normal | Bernoulli | LogUniform
 
 
 class Adam(msgspec.Struct, frozen=True, tag="adam"):
@@ -160,6 +188,17 @@ class RMSProp(msgspec.Struct, frozen=True, tag="rmsprop"):
 Optimizer = Adam | SGD | RMSProp
 
 
+class ClipNorm(msgspec.Struct, frozen=True):
+    """Gradients times min(1, ``limit`` / norm) before the optimizer sees them.
+
+    The norm is the root of the sum of squares over all gradients together, or ``per_tensor``
+    (Pascanu, Mikolov & Bengio 2013, algorithm 1).
+    """
+
+    limit: float
+    per_tensor: bool = False
+
+
 def nothing(config: Any) -> tuple[Any, ...]:
     """No tensors: what a model without targets or draws has of them."""
     return ()
@@ -173,6 +212,13 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     ``inputs`` are what inference takes. A training step takes ``targets`` after them, and
     ``draws`` after these, which a definition that is not given them draws itself.
+
+    ``lengths`` are the fields of a size's hyper-parameters that only say how long inputs are: a
+    graph is exported for all of them. ``native_losses`` names, for a loss that a definition writes
+    in plain operators, the one that uses the framework's own, which is timed where draws are
+    native. ``infer_batch`` are the batches of inference where they are not ``batch``. ``flops``
+    counts the floating-point operations of inference on one item, two for a multiplication and an
+    addition, of convolutions and matrix products alone.
     """
 
     name: str
@@ -189,11 +235,25 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     data: str
     targets: Callable[[Any], tuple[TensorSpec, ...]] = nothing
     draws: Callable[[Any], tuple[DrawSpec, ...]] = nothing
+    clip: ClipNorm | None = None
+    lengths: tuple[str, ...] = ()
+    native_losses: Mapping[str, str] = {}
+    infer_batch: Mapping[str, tuple[int, ...]] = {}
+    flops: Callable[[Any], int] | None = None
 
     def parameter_count(self, size: str) -> int:
         """Number of trainable values at ``size``."""
         found = self.parameters(self.sizes[size])
         return sum(math.prod(parameter.at()) for parameter in found if parameter.trainable)
+
+    def exported(self, config: Any) -> tuple[ParameterSpec, ...]:
+        """The parameters that inference reads, and an exported graph therefore holds."""
+        return tuple(item for item in self.parameters(config) if item.inference)
+
+    def batches(self, size: str, phase: str) -> tuple[int, ...]:
+        """The batches that a phase is measured at where none is asked for."""
+        own = self.infer_batch.get(size, ()) if phase == "infer" else ()
+        return own or (self.batch[size],)
 
     def step_inputs(self, config: Any, phase: str) -> tuple[TensorSpec, ...]:
         """What a body of ``phase`` takes, in this order: inputs; in training targets and draws."""
