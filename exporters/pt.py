@@ -21,6 +21,7 @@ from onnx import helper
 from onnxscript import optimizer
 
 from xbench import bench, registry
+from xbench.exporters import recurrent_pt
 from xbench.exporters.skeleton import finish
 from xbench.spec import ModelSpec
 
@@ -39,11 +40,13 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
     module = registry.model_part(spec.name, "pt").build(config).eval().requires_grad_(False)
     inputs, outputs = spec.inputs(config), spec.outputs(config)
     examples = tuple(
-        torch.zeros(item.at(batch=TRACE_BATCH), dtype=getattr(torch, item.dtype)) for item in inputs
+        torch.zeros(item.of(config, TRACE_BATCH), dtype=getattr(torch, item.dtype))
+        for item in inputs
     )
-    batch = torch.export.Dim("batch")
+    named = {name for item in inputs for name in item.shape if isinstance(name, str)}
+    axes = {name: torch.export.Dim(name) for name in named}
     dynamic = {
-        item.name: {axis: batch for axis, size in enumerate(item.shape) if size == "batch"}
+        item.name: {axis: axes[size] for axis, size in enumerate(item.shape) if size in axes}
         for item in inputs
     }
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
@@ -60,11 +63,12 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
             external_data=False,
             optimize=False,
             verbose=False,
+            custom_translation_table=recurrent_pt.TRANSLATIONS,
         )
         assert program is not None, "dynamo=True returns the program"
         simplify(program.model)
     model = program.model_proto
-    lift_parameters(model, {item.name for item in spec.parameters(config)})
+    lift_parameters(model, {item.name for item in spec.exported(config)})
     return finish(model, spec, config, path, tf_layout=False)
 
 

@@ -33,7 +33,7 @@ def finish(
     drop_unused_domains(model)
     model.ir_version = IR_VERSION
     declare(model.graph.input, spec.inputs(config), tf_layout, "input")
-    declare(model.graph.input, spec.parameters(config), False, "parameter")
+    declare(model.graph.input, spec.exported(config), False, "parameter")
     declare(model.graph.output, spec.outputs(config), tf_layout, "output")
     onnx.save(model, str(path))
     opset = next(item.version for item in model.opset_import if item.domain in DOMAINS)

@@ -16,7 +16,9 @@ import tensorflow as tf
 import tf2onnx
 
 from xbench import bench, registry
+from xbench.exporters import recurrent_tf
 from xbench.exporters.skeleton import finish
+from xbench.models import recurrent_tf as recurrent
 from xbench.spec import ModelSpec, TensorSpec
 
 EXPORTERS = {"tf": {"engine": "tf", "packages": ("tensorflow", "tf2onnx", "onnx")}}
@@ -24,7 +26,7 @@ EXPORTERS = {"tf": {"engine": "tf", "packages": ("tensorflow", "tf2onnx", "onnx"
 
 def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str, str]:
     """Write the skeleton of a model's inference to ``path``; returns facts about it."""
-    inputs, parameters = spec.inputs(config), spec.parameters(config)
+    inputs, parameters = spec.inputs(config), spec.exported(config)
     build = registry.model_part(spec.name, "tf").build
 
     def forward(*arguments: Any) -> Any:
@@ -39,8 +41,13 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
     signature += [signature_of(item, tuple(range(len(item.shape)))) for item in parameters]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     graph = tf.function(forward, input_signature=signature, autograph=False)
-    with bench.quiet():
-        model, _ = tf2onnx.convert.from_function(graph, input_signature=signature, opset=opset)
+    with bench.quiet(), recurrent.export_mode():
+        model, _ = tf2onnx.convert.from_function(
+            graph,
+            input_signature=signature,
+            opset=opset,
+            custom_op_handlers=recurrent_tf.HANDLERS,
+        )
     names = {safe(item.name): item.name for item in (*inputs, *parameters)}
     outputs = [value.name for value in model.graph.output]
     wanted = [item.name for item in spec.outputs(config)]

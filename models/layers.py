@@ -153,3 +153,64 @@ LRN = {"size": 5, "alpha": 1e-4, "k": 2.0}
 """Local response normalisation, x / (k + alpha * sum over ``size`` channels of x^2)^0.75, as in
 Krizhevsky et al. 2012, section 3.3. (``torch.nn.LocalResponseNorm`` divides its alpha by the size,
 ``tf.nn.local_response_normalization`` does not.)"""
+
+
+def embedding(name: str, count: int, width: int, init: Uniform | Normal, probe: Uniform) -> Specs:
+    """One row of ``width`` for each of ``count`` ids."""
+    return (ParameterSpec(name=f"{name}.weight", shape=(count, width), init=init, probe=probe),)
+
+
+def lstm(name: str, hidden: int, inputs: int, layers: int, init: Uniform | None = None) -> Specs:
+    """``layers`` of LSTM, one on the other, under PyTorch's names, gates in its order i, f, g, o.
+
+    PyTorch has a bias for the input and one for the recurrence, which are added. ``init`` is
+    uniform within 1 / sqrt(hidden), as PyTorch's, where none is given.
+    """
+    init = init or Uniform(-(hidden**-0.5), hidden**-0.5)
+    specs: list[ParameterSpec] = []
+    for layer in range(layers):
+        width = hidden if layer else inputs
+        specs += [
+            _gates(f"{name}.weight_ih_l{layer}", 4 * hidden, width, init),
+            _gates(f"{name}.weight_hh_l{layer}", 4 * hidden, hidden, init),
+        ]
+        specs += [
+            ParameterSpec(
+                name=f"{name}.bias_{part}_l{layer}",
+                shape=(4 * hidden,),
+                init=init,
+                probe=Uniform(-0.5, 0.5),
+            )
+            for part in ("ih", "hh")
+        ]
+    return tuple(specs)
+
+
+def rnn(name: str, hidden: int, inputs: int, init: Initialiser) -> Specs:
+    """A plain recurrent layer that runs both ways: input, recurrence and bias of each direction."""
+    specs: list[ParameterSpec] = []
+    for suffix in ("", "_reverse"):
+        specs += [
+            _gates(f"{name}.weight_ih{suffix}", hidden, inputs, init(inputs, hidden), 1.0),
+            _gates(f"{name}.weight_hh{suffix}", hidden, hidden, init(hidden, hidden), 0.7),
+            ParameterSpec(
+                name=f"{name}.bias{suffix}",
+                shape=(hidden,),
+                init=Constant(0.0),
+                probe=PROBE_BIAS,
+            ),
+        ]
+    return tuple(specs)
+
+
+def _gates(
+    name: str, out: int, inputs: int, init: Uniform | Normal, gain: float = 1.0
+) -> ParameterSpec:
+    return ParameterSpec(
+        name=name,
+        shape=(out, inputs),
+        axes="OI",
+        tf_axes="IO",
+        init=init,
+        probe=probe(inputs, gain),
+    )

@@ -153,8 +153,9 @@ class FakeRunner(Runner):
         scale = self.scale()
         inputs = next(iter(batch.values())).astype(scale.dtype)
         mean = (inputs.mean() * scale * (1.0 + error)).astype(scale.dtype)
+        config = self.work.config
         return {
-            spec.name: np.broadcast_to(mean, spec.at(batch=len(inputs))).copy() for spec in specs
+            spec.name: np.broadcast_to(mean, spec.of(config, len(inputs))).copy() for spec in specs
         }
 
     def infer(self, batch: int = 0) -> Arrays:

@@ -9,13 +9,14 @@ streams may change from version to version; the raw words are fixed by the algor
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from xbench.errors import unknown
-from xbench.spec import Bernoulli, Constant, ModelSpec, Normal, Uniform
+from xbench.spec import Bernoulli, Constant, DrawSpec, LogUniform, ModelSpec, Normal, Uniform
 
 Array = np.ndarray[Any, Any]
 
@@ -147,23 +148,32 @@ def parameters(
     }
 
 
+def drawn_ids(spec: LogUniform, shape: tuple[int, ...], *, seed: int, name: str) -> Array:
+    """int64 of ``shape`` from ``spec``: the number of k with log(k + 2) <= u * log(count + 1)."""
+    words = stream("draw", seed, name)
+    unit = (words.random_raw(math.prod(shape)) >> np.uint64(11)) * 2.0**-53
+    bounds = natural_log(np.arange(2.0, spec.count + 2.0))
+    # u is below 1, so the last bound is never reached.
+    found: Array = np.searchsorted(bounds, unit * bounds[-1], side="right").astype(np.int64)
+    return found.reshape(shape)
+
+
 def steps(
     spec: ModelSpec, config: Any, *, batch: int, count: int, seed: int
 ) -> list[dict[str, Array]]:
-    """The random inputs of ``count`` training steps, by name, in float32.
+    """The random inputs of ``count`` training steps, by name, in float32; ids in int64.
 
     A tensor depends on the seed, its own name and its step, so that the first steps of a longer
     training are those of a shorter one.
     """
-    return [
-        {
-            item.name: draw(
-                item.distribution, item.at(batch=batch), seed=seed, name=f"step/{k}/{item.name}"
-            )
-            for item in spec.draws(config)
-        }
-        for k in range(count)
-    ]
+
+    def one(item: DrawSpec, step: int) -> Array:
+        shape, name = item.of(config, batch), f"step/{step}/{item.name}"
+        if isinstance(item.distribution, LogUniform):
+            return drawn_ids(item.distribution, shape, seed=seed, name=name)
+        return draw(item.distribution, shape, seed=seed, name=name)
+
+    return [{item.name: one(item, step) for item in spec.draws(config)} for step in range(count)]
 
 
 def perturb(array: Array, *, seed: int, name: str, ulps: int = 1) -> Array:

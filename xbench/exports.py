@@ -320,7 +320,8 @@ def skeleton_key(case: Case) -> str:
     module = exporter.module.rsplit(".", 1)[1]
     files = [
         *registry.model_files(case.model),
-        ROOT / "exporters" / f"{module}.py",
+        # The exporter, and what stands beside it under its name: recurrent_pt.py.
+        *sorted((ROOT / "exporters").glob(f"*{module}.py")),
         ROOT / "exporters" / "skeleton.py",
         # What a file was accepted by: a stricter law looks at it again.
         ROOT / "exporters" / "bind.py",

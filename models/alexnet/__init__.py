@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from xbench.models import layers
+from xbench.models.flops import conv_flops, dense_flops
 from xbench.spec import (
     SGD,
     DrawSpec,
@@ -138,6 +139,18 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
     )
 
 
+def flops(config: Config) -> int:
+    """All layers with parameters; the normalisations are not counted."""
+    conv1, pool1, pool2, _ = config.extents
+    sides = {"conv1": conv1, "conv2": pool1, "conv3": pool2, "conv4": pool2, "conv5": pool2}
+    return sum(
+        conv_flops(layer.outputs, layer.inputs, layer.size, sides[layer.name] ** 2)
+        if layer.name in sides
+        else dense_flops(layer.outputs, layer.inputs)
+        for layer in config.layers
+    )
+
+
 SPEC = ModelSpec(
     name="alexnet",
     title="AlexNet: deep convolutional network for image classification",
@@ -163,4 +176,5 @@ SPEC = ModelSpec(
     losses=("cross-entropy",),
     optimizer=SGD(lr=0.01, momentum=0.9, weight_decay=5e-4),
     data="crops of the photographs that scikit-learn and scikit-image ship",
+    flops=flops,
 )

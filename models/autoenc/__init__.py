@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from xbench.models.flops import dense_flops
 from xbench.models.layers import dense, glorot_uniform
 from xbench.spec import Adam, DrawSpec, ModelSpec, Normal, ParameterSpec, TensorSpec
 
@@ -59,6 +60,13 @@ def draws(config: Config) -> tuple[DrawSpec, ...]:
     return (DrawSpec(name="noise", shape=("batch", config.latent), distribution=Normal()),)
 
 
+def flops(config: Config) -> int:
+    """The four layers; inference computes logvar, too."""
+    pixels, hidden, latent = config.pixels, config.hidden, config.latent
+    shapes = ((hidden, pixels), (2 * latent, hidden), (hidden, latent), (pixels, hidden))
+    return sum(dense_flops(out, inputs) for out, inputs in shapes)
+
+
 SPEC = ModelSpec(
     name="autoenc",
     title="Variational autoencoder of handwritten digits",
@@ -77,4 +85,5 @@ SPEC = ModelSpec(
     losses=("elbo",),
     optimizer=Adam(lr=1e-3),
     data="handwritten digits of UCI, from scikit-learn",
+    flops=flops,
 )

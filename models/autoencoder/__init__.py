@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
+from xbench.models.flops import dense_flops
 from xbench.models.layers import dense, glorot_uniform
 from xbench.spec import Adam, ModelSpec, ParameterSpec, TensorSpec
 
@@ -55,6 +56,11 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
     return (*hidden, *images(config, "reconstruction"))
 
 
+def flops(config: Config) -> int:
+    """All layers."""
+    return sum(dense_flops(out, inputs) for inputs, out in config.layers.values())
+
+
 SPEC = ModelSpec(
     name="autoencoder",
     title="Plain autoencoder of handwritten digits",
@@ -72,4 +78,5 @@ SPEC = ModelSpec(
     losses=("mse",),
     optimizer=Adam(lr=1e-3),
     data="handwritten digits of UCI, from scikit-learn",
+    flops=flops,
 )

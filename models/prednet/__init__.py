@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xbench.models.flops import conv_flops
 from xbench.spec import Adam, Constant, ModelSpec, ParameterSpec, TensorSpec, Uniform
 
 
@@ -106,6 +107,18 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
+def flops(config: Config) -> int:
+    """All convolutions of every time step."""
+    total = 0
+    for layer, channels in enumerate(config.channels):
+        height, width = config.extent(layer)
+        kernels = [(4 * channels, config.gate_inputs(layer)), (channels, channels)]
+        if layer + 1 < config.layers:
+            kernels.append((config.channels[layer + 1], 2 * channels))
+        total += sum(conv_flops(out, inputs, 3, height * width) for out, inputs in kernels)
+    return config.time * total
+
+
 SPEC = ModelSpec(
     name="prednet",
     title="PredNet: predictive coding network for next-frame video prediction",
@@ -123,4 +136,5 @@ SPEC = ModelSpec(
     losses=("L0", "L_all", "mse-next"),
     optimizer=Adam(lr=1e-3),
     data="Enduro, a driving game, from the Arcade Learning Environment",
+    flops=flops,
 )

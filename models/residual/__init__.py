@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from xbench.models import layers
+from xbench.models.flops import conv_flops, dense_flops
 from xbench.spec import SGD, ModelSpec, Normal, ParameterSpec, TensorSpec, Uniform
 
 STEM_SIZE = 7
@@ -39,6 +40,13 @@ class Block:
     def projects(self) -> bool:
         """Whether the shape changes, so that the shortcut is a convolution (option B)."""
         return self.stride != 1 or self.inputs != self.outputs
+
+    def kernels(self, bottleneck: bool) -> list[tuple[int, int, int]]:
+        """Outputs, inputs and size of its convolutions, in order, the shortcut's left out."""
+        inputs, width, outputs = self.inputs, self.width, self.outputs
+        if bottleneck:
+            return [(width, inputs, 1), (width, width, 3), (outputs, width, 1)]
+        return [(width, inputs, 3), (outputs, width, 3)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +96,8 @@ def _conv(conv: str, norm: str, out: int, inputs: int, size: int, scale: Uniform
 
 def _block(block: Block, bottleneck: bool) -> layers.Specs:
     """Parameters of one block, the shortcut last."""
-    inputs, width, outputs = block.inputs, block.width, block.outputs
-    shapes = [(width, inputs, 3), (outputs, width, 3)]
-    if bottleneck:
-        shapes = [(width, inputs, 1), (width, width, 3), (outputs, width, 1)]
+    inputs, outputs = block.inputs, block.outputs
+    shapes = block.kernels(bottleneck)
     specs: list[ParameterSpec] = []
     for number, (out, into, size) in enumerate(shapes, start=1):
         scale = PROBE_BRANCH if number == len(shapes) else PROBE_INNER
@@ -138,6 +144,18 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
     )
 
 
+def flops(config: Config) -> int:
+    """The stem before its pool, the convolutions of every block, and the classifier."""
+    total = conv_flops(config.channels[0], 3, STEM_SIZE, ((config.side + 1) // 2) ** 2)
+    for block in config.plan():
+        places = block.side**2
+        for out, inputs, size in block.kernels(config.bottleneck):
+            total += conv_flops(out, inputs, size, places)
+        if block.projects:
+            total += conv_flops(block.outputs, block.inputs, 1, places)
+    return total + dense_flops(config.classes, config.features)
+
+
 SPEC = ModelSpec(
     name="residual",
     title="Residual network: ResNet-34, and ResNet-152 at the size deep",
@@ -163,4 +181,5 @@ SPEC = ModelSpec(
     losses=("cross-entropy",),
     optimizer=SGD(lr=0.1, momentum=0.9, weight_decay=1e-4),
     data="crops of the photographs that scikit-image and scikit-learn ship",
+    flops=flops,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xbench.models import layers
+from xbench.models.flops import conv_flops, dense_flops
 from xbench.spec import SGD, DrawSpec, ModelSpec, ParameterSpec, TensorSpec, Uniform
 
 GROUPS = (2, 2, 4, 4, 4)
@@ -92,6 +93,17 @@ def taps(config: Config) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
+def flops(config: Config) -> int:
+    """All convolutions, whose names begin with their group, and the three dense layers."""
+    total = dense_flops(config.hidden, config.features)
+    total += dense_flops(config.hidden, config.hidden)
+    total += dense_flops(config.classes, config.hidden)
+    groups = [group for group, count in enumerate(GROUPS, start=1) for _ in range(count)]
+    for group, (inputs, out) in zip(groups, config.convolutions.values(), strict=True):
+        total += conv_flops(out, inputs, 3, config.extent(group) ** 2)
+    return total
+
+
 SPEC = ModelSpec(
     name="vgg",
     title="VGG-19: very deep convolutional network for image classification",
@@ -113,4 +125,5 @@ SPEC = ModelSpec(
     losses=("cross-entropy",),
     optimizer=SGD(lr=0.01, momentum=0.9, weight_decay=5e-4),
     data="crops of the photographs that scikit-learn and scikit-image ship",
+    flops=flops,
 )

@@ -1,0 +1,50 @@
+"""The recurrent layers of ``models/recurrent_pt.py`` as ONNX operators, for the dynamo exporter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from onnxscript import opset18 as op
+
+from xbench.models import recurrent_pt  # noqa: F401 - it registers the operators
+
+
+def lstm(x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
+    """``xbench::lstm`` as LSTM, whose gates are in the order i, o, f, c."""
+
+    def ordered(weights: Any) -> Any:
+        i, f, g, o = op.Split(weights, num_outputs=4, axis=0)
+        return op.Unsqueeze(op.Concat(i, o, f, g, axis=0), op.Constant(value_ints=[0]))
+
+    outputs, h, c = op.LSTM(
+        x,
+        ordered(weight_ih),
+        ordered(weight_hh),
+        op.Concat(ordered(bias_ih), ordered(bias_hh), axis=1),
+        hidden_size=weight_hh.shape[1],
+    )
+    return op.Squeeze(outputs, op.Constant(value_ints=[1])), h, c
+
+
+def clipped_rnn(x: Any, weight_ih: Any, weight_hh: Any, bias: Any, bound: float) -> Any:
+    """``xbench::clipped_rnn`` as RNN: ONNX clips to [-bound, bound] before the ReLU."""
+    zeros = op.Sub(bias, bias)
+    outputs, _ = op.RNN(
+        x,
+        weight_ih,
+        weight_hh,
+        op.Concat(bias, zeros, axis=1),
+        hidden_size=weight_hh.shape[2],
+        direction="bidirectional",
+        activations=["Relu", "Relu"],
+        clip=bound,
+    )
+    return op.ReduceSum(outputs, op.Constant(value_ints=[1]), keepdims=0)
+
+
+TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.xbench.lstm.default: lstm,
+    torch.ops.xbench.clipped_rnn.default: clipped_rnn,
+}

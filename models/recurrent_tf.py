@@ -1,0 +1,121 @@
+"""Recurrent layers in TensorFlow, time first: quick where they run, one ONNX operator if exported.
+
+tf2onnx makes an ONNX Loop of a TensorFlow loop, about five times slower in ONNX Runtime than ONNX's
+own recurrent operators. So where a layer is exported (inside ``export_mode``) it is a node that
+only carries a name, which ``exporters/recurrent_tf.py`` translates. Running such a node fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Any
+
+import tensorflow as tf
+
+from xbench.models.layers_tf import Layers
+
+Tensor = Any
+_EXPORTING = ContextVar("exporting", default=False)
+
+
+def exporting() -> bool:
+    """Whether a graph is being traced for an exporter."""
+    return _EXPORTING.get()
+
+
+@contextlib.contextmanager
+def export_mode() -> Iterator[None]:
+    """Trace recurrent layers as nodes that the exporter translates."""
+    token = _EXPORTING.set(True)
+    try:
+        yield
+    finally:
+        _EXPORTING.reset(token)
+
+
+def named(name: str, inputs: list[Tensor], shapes: list[list[Any]], **numbers: float) -> Any:
+    """A node ``name`` for the exporter, of which only the shapes of its outputs are known."""
+    token = json.dumps({"name": name, **numbers}, sort_keys=True)
+    outputs = tf.raw_ops.PyFunc(input=inputs, token=token, Tout=[inputs[0].dtype] * len(shapes))
+    for output, shape in zip(outputs, shapes, strict=True):
+        output.set_shape(shape)
+    return outputs
+
+
+def lstm(
+    model: Layers, name: str, x: Tensor, layers: int
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """``layers`` of LSTM from a zero state on (time, batch, features).
+
+    Returns outputs (time, batch, hidden), and the last h and c (batch, hidden) of every layer.
+    """
+    h, c = [], []
+    for layer in range(layers):
+        kernel, recurrence, *biases = (
+            model.parameters[f"{name}.{part}_l{layer}"]
+            for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        )
+        x, last_h, last_c = lstm_layer(x, kernel, recurrence, biases[0] + biases[1])
+        h.append(last_h)
+        c.append(last_c)
+    return x, h, c
+
+
+def lstm_layer(
+    x: Tensor, kernel: Tensor, recurrence: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer; gates of ``kernel`` (inputs, 4 hidden) and the others in the order i, f, g, o."""
+    hidden = recurrence.shape[0]
+    if exporting():
+        time, batch = x.shape[:2]
+        shapes = [[time, batch, hidden], [batch, hidden], [batch, hidden]]
+        outputs, h, c = named("lstm", [x, kernel, recurrence, bias], shapes)
+        return outputs, h, c
+    # TensorFlow's fused BlockLSTMV2 takes longer on the CPU, has no double, and in 2.21.0 gives
+    # other gradients where the last cell is used.
+    seen = tf.tensordot(x, kernel, 1) + bias
+    zero = tf.zeros([tf.shape(x)[1], hidden], x.dtype)
+
+    def step(state: tuple[Tensor, Tensor], gates: Tensor) -> tuple[Tensor, Tensor]:
+        h, c = state
+        return lstm_step(gates + tf.matmul(h, recurrence), c)
+
+    h, c = tf.scan(step, seen, (zero, zero))
+    return h, h[-1], c[-1]
+
+
+def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The new h and c from the sums of the four gates (batch, 4 hidden) and the cell before."""
+    i, f, g, o = tf.split(gates, 4, axis=-1)
+    c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(g)
+    return tf.sigmoid(o) * tf.tanh(c), c
+
+
+def clipped_rnn(model: Layers, name: str, x: Tensor, bound: float) -> Tensor:
+    """h_t = clip(x_t W + b + h_before U, 0, bound) both ways in time, summed.
+
+    (time, batch, inputs) -> (time, batch, hidden). Both directions take each step in one batched
+    product.
+    """
+    kernel, recurrence, bias = (
+        tf.stack([model.parameters[f"{name}.{part}"], model.parameters[f"{name}.{part}_reverse"]])
+        for part in ("weight_ih", "weight_hh", "bias")
+    )
+    hidden = recurrence.shape[-1]
+    if exporting():
+        shape = [x.shape[0], x.shape[1], hidden]
+        (found,) = named("clipped_rnn", [x, kernel, recurrence, bias], [shape], bound=bound)
+        return found
+    time, batch, inputs = tf.shape(x)[0], tf.shape(x)[1], x.shape[2]
+    ways = tf.reshape(tf.stack([x, tf.reverse(x, [0])]), [2, time * batch, inputs])
+    seen = tf.matmul(ways, kernel) + bias[:, None]
+    steps = tf.transpose(tf.reshape(seen, [2, time, batch, hidden]), [1, 0, 2, 3])
+
+    def step(state: Tensor, now: Tensor) -> Tensor:
+        return tf.clip_by_value(now + tf.matmul(state, recurrence), 0.0, bound)
+
+    states = tf.scan(step, steps, tf.zeros([2, batch, hidden], x.dtype))
+    return states[:, 0] + tf.reverse(states[:, 1], [0])
