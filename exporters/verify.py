@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import onnxruntime as ort
 
 from xbench.errors import ExportFailed
 from xbench.runners.base import Arrays, Runner, Work
-from xbench.spec import ModelSpec
+from xbench.spec import ModelSpec, Shape
 
 
 def check(graph: Path, spec: ModelSpec, config: Any) -> dict[str, str]:
@@ -36,19 +37,22 @@ def run(runner: Runner, work: Work) -> Arrays:
     runner.load(work)
     tensors: Arrays = {}
     for index, batch in enumerate(work.batches):
-        size = next(iter(batch.values())).shape[0]
+        shapes = {name: array.shape for name, array in batch.items()}
+        config = work.spec.fitted(work.config, shapes)
+        size = next(iter(shapes.values()))[0]
         outputs = runner.infer(index)
-        for item in work.spec.outputs(work.config):
-            expect_shape(item.name, outputs[item.name], item.at(batch=size), size)
+        for item in work.spec.outputs(config):
+            expect_shape(item.name, outputs[item.name], item.of(config, size), shapes)
             suffix = f"@{index}" if index else ""
             tensors[f"outputs/{item.name}{suffix}"] = outputs[item.name]
     return tensors
 
 
 def expect_shape(
-    name: str, value: np.ndarray[Any, Any], wanted: tuple[int, ...], batch: int
+    name: str, value: np.ndarray[Any, Any], wanted: Shape, inputs: Mapping[str, Shape]
 ) -> None:
     if value.shape != wanted:
+        given = ", ".join(f"{key} {list(shape)}" for key, shape in inputs.items())
         raise ExportFailed(
-            f"output {name!r} at batch {batch} is {list(value.shape)}, declared {list(wanted)}"
+            f"output {name!r} is {list(value.shape)} for inputs {given}, declared {list(wanted)}"
         )

@@ -153,9 +153,14 @@ class FakeRunner(Runner):
         scale = self.scale()
         inputs = next(iter(batch.values())).astype(scale.dtype)
         mean = (inputs.mean() * scale * (1.0 + error)).astype(scale.dtype)
-        config = self.work.config
+        shapes = {name: array.shape for name, array in batch.items()}
+        config = self.work.spec.fitted(self.work.config, shapes)
         return {
-            spec.name: np.broadcast_to(mean, spec.of(config, len(inputs))).copy() for spec in specs
+            spec.name: np.broadcast_to(
+                mean if spec.dtype == "float32" else mean.astype(spec.dtype),
+                spec.of(config, len(inputs)),
+            ).copy()
+            for spec in specs
         }
 
     def infer(self, batch: int = 0) -> Arrays:

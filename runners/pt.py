@@ -117,12 +117,12 @@ class TorchRunner(Runner):
         ]
         self.bind(work.parameters)
         self.define()
-        self.last: Tensor | None = None
+        self.last: tuple[Tensor, ...] = ()
         self.body = self.train_step if case.phase == "train" else self.forward
 
     def define(self) -> None:
         """What a step calls: the model's ``forward`` and ``objective``."""
-        self.call: Callable[..., Tensor] = self.model
+        self.call: Callable[..., Tensor | tuple[Tensor, ...]] = self.model
         self.objective: Callable[..., Tensor] = self.model.objective  # type: ignore[assignment]
 
     def to_device(self, array: Array) -> Tensor:
@@ -138,7 +138,8 @@ class TorchRunner(Runner):
         if self.work.case.phase == "infer":
             return
         self.saved = [tensor.clone() for tensor in self.held]
-        self.optimizer = pt_optimizers.make(self.work.spec.optimizer, self.model.parameters())
+        self.trained = [item for item in self.model.parameters() if item.requires_grad]
+        self.optimizer = pt_optimizers.make(self.work.spec.optimizer, self.trained)
         self.optimizer.zero_grad(set_to_none=True)
 
     def reset(self) -> None:
@@ -153,32 +154,35 @@ class TorchRunner(Runner):
 
     @lacks_kernels
     def run(self) -> None:
-        self.last = self.body()
+        found = self.body()
+        self.last = found if isinstance(found, tuple) else (found,)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def forward(self, mark: Mark = unmarked, batch: int = 0) -> Tensor:
+    def forward(self, mark: Mark = unmarked, batch: int = 0) -> Tensor | tuple[Tensor, ...]:
         with torch.inference_mode(), mark("xbench:forward"):
             return self.call(**self.batches[batch])
 
     def train_step(self, mark: Mark = unmarked, step: int = 0) -> Tensor:
-        """Forward, loss, backward and optimizer update; the loss."""
+        """Forward, loss, backward, clipped gradients and optimizer update; the loss."""
         self.optimizer.zero_grad(set_to_none=True)
         with mark("xbench:forward"):
             loss = self.objective(**self.batches[step], loss=self.loss_name)
         with mark("xbench:backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with mark("xbench:optimizer"):
+            if self.work.spec.clip is not None:
+                pt_optimizers.clip(self.work.spec.clip, self.trained)
             self.optimizer.step()
         return loss.detach()
 
     def check(self) -> None:
-        if self.last is not None and not bool(torch.isfinite(self.last).all()):
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.last):
             what = "loss" if self.work.case.phase == "train" else "output"
             raise EngineError(f"the {what} is not finite")
 
     def placement(self) -> list[Placement]:
-        held = [*self.held, *([] if self.last is None else [self.last])]
+        held = [*self.held, *self.last]
         elsewhere = {tensor.device.type for tensor in held} - {self.device.type}
         if elsewhere:
             raise FellBack(f"asked for {self.device.type}, tensors are on {sorted(elsewhere)}")
@@ -193,12 +197,11 @@ class TorchRunner(Runner):
         inputs = self.batches[0]
         hosts = {name: tensor.cpu().pin_memory() for name, tensor in inputs.items()}
 
-        def whole() -> Tensor:
+        def whole() -> list[Tensor]:
             for name, host in hosts.items():
                 inputs[name].copy_(host, non_blocking=True)
             self.run()
-            assert self.last is not None
-            return self.last.cpu()
+            return [tensor.cpu() for tensor in self.last]
 
         return whole
 
@@ -222,8 +225,10 @@ class TorchRunner(Runner):
 
     @lacks_kernels
     def infer(self, batch: int = 0) -> Arrays:
-        (spec,) = self.work.spec.outputs(self.work.config)
-        return {spec.name: shown(self.forward(batch=batch))}
+        found = self.forward(batch=batch)
+        outputs = found if isinstance(found, tuple) else (found,)
+        specs = self.work.spec.outputs(self.work.config)
+        return {spec.name: shown(value) for spec, value in zip(specs, outputs, strict=True)}
 
     @lacks_kernels
     def taps(self) -> Arrays:

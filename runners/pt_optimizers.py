@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from xbench.spec import SGD, Adam, Optimizer
+from xbench.spec import SGD, Adam, ClipNorm, Optimizer
 
 
-def make(optimizer: Optimizer, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
+def clip(limit: ClipNorm, parameters: Sequence[Tensor]) -> None:
+    """Clip the gradients of ``parameters`` in place, which PyTorch's own does with limit / (norm +
+    1e-6), and all together only.
+    """
+    gradients = [item.grad for item in parameters if item.grad is not None]
+    norms = torch._foreach_norm(gradients)
+    if limit.per_tensor:
+        torch._foreach_mul_(gradients, [(limit.limit / norm).clamp_max(1.0) for norm in norms])
+    else:
+        norm = torch.linalg.vector_norm(torch.stack(norms))
+        torch._foreach_mul_(gradients, (limit.limit / norm).clamp_max(1.0))
+
+
+def make(optimizer: Optimizer, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
     """The optimizer for some parameters, in torch's one kernel for all where it has one.
 
     In torch 2.13.0 the one for SGD is wrong on the CPU in types narrower than float32: in
     vectors longer than a register, parameters are off by their own size. In such types
     torch's default is used, on every device.
     """
-    parameters = list(parameters)
     if isinstance(optimizer, Adam):
         return torch.optim.Adam(
             parameters,

@@ -107,7 +107,7 @@ class TensorFlowRunner(Runner):
         self.model = module.build(work.config, self.variables)
         self.bind(work.parameters)
         self.shown_step = self.graph(self.show_step)
-        self.last: Tensor = None
+        self.last: tuple[Tensor, ...] = ()
         self.inference = self.graph(self.forward)
         self.body = self.graph(self.train_step) if case.phase == "train" else self.inference
 
@@ -151,7 +151,7 @@ class TensorFlowRunner(Runner):
     @lacks_kernels
     def run(self) -> None:
         with tf.device(self.device):
-            self.last = self.body(*self.batches[0])
+            self.last = as_tuple(self.body(*self.batches[0]))
         if self.work.case.device == "cuda":
             tf.test.experimental.sync_devices()
 
@@ -162,12 +162,16 @@ class TensorFlowRunner(Runner):
     def gradients(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
         with tf.GradientTape() as tape, tf.name_scope("forward"):
             loss = self.model.objective(*inputs, loss=self.work.case.loss)
-        return loss, tape.gradient(loss, list(self.trained.values()))
+        found = tape.gradient(loss, list(self.trained.values()))
+        # A table of which rows were looked up has a sparse gradient.
+        return loss, [tf.convert_to_tensor(gradient) for gradient in found]
 
     def show_step(self, *inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """A training step that also hands out its gradients."""
+        """A training step that also hands out its gradients, clipped if they are."""
         loss, gradients = self.gradients(*inputs)
         with tf.name_scope("optimizer"):
+            if self.work.spec.clip is not None:
+                gradients = tf_optimizers.clipped(self.work.spec.clip, gradients)
             self.optimizer.apply(gradients)
         return loss, gradients
 
@@ -175,16 +179,15 @@ class TensorFlowRunner(Runner):
         return self.show_step(*inputs)[0]
 
     def check(self) -> None:
-        if self.last is not None and not np.isfinite(shown(self.last)).all():
+        if not all(np.isfinite(shown(tensor)).all() for tensor in self.last):
             what = "loss" if self.work.case.phase == "train" else "output"
             raise EngineError(f"the {what} is not finite")
 
     def placement(self) -> list[Placement]:
         # Soft placement is off, so a kernel that the device lacks fails instead of moving.
-        if self.last is not None and self.device not in self.last.device:
-            raise FellBack(
-                f"asked for {self.work.case.device}, the result is on {self.last.device}"
-            )
+        held = {tensor.device for tensor in self.last if self.device not in tensor.device}
+        if held:
+            raise FellBack(f"asked for {self.work.case.device}, results are on {sorted(held)}")
         operations = self.body.get_concrete_function(*self.batches[0]).graph.get_operations()
         elsewhere = {op.device for op in operations if op.device and self.device not in op.device}
         if elsewhere:
@@ -196,12 +199,11 @@ class TensorFlowRunner(Runner):
             return None
         hosts = [tensor.numpy() for tensor in self.batches[0]]
 
-        def whole() -> Array:
+        def whole() -> list[Array]:
             with tf.device(self.device):
-                self.last = self.body(*[tf.constant(host) for host in hosts])
+                self.last = as_tuple(self.body(*[tf.constant(host) for host in hosts]))
             # The copy back waits for the device.
-            array: Array = self.last.numpy()
-            return array
+            return [tensor.numpy() for tensor in self.last]
 
         return whole
 
@@ -222,10 +224,13 @@ class TensorFlowRunner(Runner):
 
     @lacks_kernels
     def infer(self, batch: int = 0) -> Arrays:
-        (spec,) = self.work.spec.outputs(self.work.config)
         with tf.device(self.device):
-            output = self.inference(*self.batches[batch])
-        return {spec.name: np.ascontiguousarray(spec.from_tf(shown(output)))}
+            outputs = as_tuple(self.inference(*self.batches[batch]))
+        specs = self.work.spec.outputs(self.work.config)
+        return {
+            spec.name: np.ascontiguousarray(spec.from_tf(shown(value)))
+            for spec, value in zip(specs, outputs, strict=True)
+        }
 
     @lacks_kernels
     def taps(self) -> Arrays:
@@ -266,6 +271,11 @@ class TensorFlowRunner(Runner):
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         profile = profile_tf.profile(self.run, steps, self.work.folder / "tf-profile")
         return profile, {self.work.case.device: 1.0}
+
+
+def as_tuple(found: Any) -> tuple[Tensor, ...]:
+    """What a body gave, also where it is one tensor."""
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
 def shown(tensor: Tensor) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from xbench.spec import SGD, Adam, Optimizer, RMSProp
+from xbench.spec import SGD, Adam, ClipNorm, Optimizer, RMSProp
 
 
 class State(ABC):
@@ -29,6 +29,18 @@ def make(optimizer: Optimizer, variables: list[Any]) -> State:
     if isinstance(optimizer, SGD):
         return SGDState(optimizer, variables)
     return RMSPropState(optimizer, variables)
+
+
+def clipped(limit: ClipNorm, gradients: list[Any]) -> list[Any]:
+    """Gradients times min(1, limit / norm), of all together or of each."""
+    wide = tf.float32 if narrow(gradients) else gradients[0].dtype
+    norms = [tf.norm(tf.cast(gradient, wide)) for gradient in gradients]
+    if not limit.per_tensor:
+        norms = [tf.norm(tf.stack(norms))] * len(norms)
+    return [
+        gradient * tf.cast(tf.minimum(limit.limit / norm, 1.0), gradient.dtype)
+        for gradient, norm in zip(gradients, norms, strict=True)
+    ]
 
 
 def zeros(variables: list[Any]) -> list[Any]:

@@ -26,10 +26,13 @@ def case(model: str, engine: str, phase: str = "infer", **fields: Any) -> Case:
     return Case(model=model, engine=engine, phase=phase, loss=loss, **(common | fields))
 
 
-def data_file(launcher: Launcher, case: Case, count: int = 5) -> Path:
-    """The model's default data and draws for ``case``, where a worker reads them."""
+def data_file(launcher: Launcher, case: Case, count: int = 5, config: Any = None) -> Path:
+    """The model's default data and draws for ``case``, where a worker reads them.
+
+    ``config`` are other hyper-parameters than those of the size, as with shorter lengths.
+    """
     spec = registry.model(case.model)
-    config = registry.config(spec, case.size)
+    config = config or registry.config(spec, case.size)
     data = registry.model_part(case.model, "data").load(
         config, batch=case.batch, count=count, seed=0, source=None
     )

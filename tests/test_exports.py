@@ -55,11 +55,11 @@ def launcher(hosts: Watched) -> Watched:
 def verification(launcher: Launcher, case: Case) -> Path:
     spec = registry.model(case.model)
     load = registry.model_part(case.model, "data").load
-    config = registry.config(spec, case.size)
+    places = exports.checked_at(spec, registry.config(spec, case.size))
     path = launcher.folder() / "verify.npz"
     batches = [
         load(config, batch=batch, count=1, seed=seed, source=None).inputs[0]
-        for seed, batch in enumerate(exports.BATCHES)
+        for seed, (config, batch) in enumerate(places)
     ]
     tensors.save_batches(path, batches)
     return path

@@ -209,7 +209,7 @@ def run(
     loss: Annotated[str | None, typer.Option(help="One of the model's losses")] = None,
     draws: Annotated[
         str,
-        typer.Option(help="Dropout masks and noise of timed training: native,fed (from numpy)"),
+        typer.Option(help="Random inputs and CTC of timed training: native,fed (from numpy)"),
     ] = "native",
     data: Annotated[
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")

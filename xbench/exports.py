@@ -2,13 +2,14 @@
 
 A skeleton is cached under a key of everything that shapes it: the code of the model and of the
 exporter, the size, the opset, the versions. It enters the cache only after its bound file has
-passed the ONNX checker and agrees with the source framework at two batch sizes, so a wrong file
-is never served. A new seed only binds.
+passed the ONNX checker and agrees with the source framework at two batch sizes and, where lengths
+are free, two lengths, so a wrong file is never served. A new seed only binds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import shutil
 import uuid
@@ -30,7 +31,7 @@ from xbench.progress import Progress
 from xbench.references import References
 from xbench.registry import ROOT
 from xbench.result import OK, Agreement
-from xbench.spec import Case
+from xbench.spec import Case, ModelSpec
 
 FORMAT = 1
 """Raised when the layout of the cache or of skeletons changes."""
@@ -295,6 +296,21 @@ class Exports:
         content = f"{verified.sha256[:12]}-{digest(values)[:12]}"
         name = f"{case.model}-{case.size}-{case.source}-{kind}-seed{case.seed}-{content}"
         return self.cache / "bound" / f"{name}.onnx"
+
+
+def checked_at(spec: ModelSpec, config: Any) -> list[tuple[Any, int]]:
+    """Hyper-parameters and batch of each input at which an export must be right.
+
+    Lengths that are free get a third shorter each time, so that a frozen axis is found.
+    """
+    places = []
+    for batch in BATCHES:
+        places.append((config, batch))
+        lengths = {name: getattr(config, name) for name in spec.lengths}
+        if lengths:
+            less = {name: size - size // 3 for name, size in lengths.items()}
+            config = dataclasses.replace(config, **less)
+    return places
 
 
 def seal(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from xbench import files as onnx_files
 from xbench.agree import Files
 from xbench.data import Batches
 from xbench.errors import UsageError
-from xbench.exports import BATCHES
+from xbench.exports import checked_at
 from xbench.files import OnnxFile
 from xbench.plan import Request
 from xbench.spec import FILE, Case, Signature
@@ -48,12 +49,15 @@ class Inputs:
                 inputs=request.inputs,
             )
         else:
-            found = self.load(case, batch=case.batch, count=request.steps, seed=case.seed)
-            self.models[key] = found
             spec = registry.model(case.model)
+            config = registry.config(spec, case.size)
+            found = self.load(
+                case.model, config, batch=case.batch, count=request.steps, seed=case.seed
+            )
+            self.models[key] = found
             drawn = draws.steps(
                 spec,
-                registry.config(spec, case.size),
+                config,
                 batch=case.batch,
                 count=request.steps,
                 seed=case.seed,
@@ -140,24 +144,23 @@ class Inputs:
         """The batches of a model's case, with their description."""
         return self.models[self.key(case)]
 
-    def load(self, case: Case, *, batch: int, count: int, seed: int) -> Batches:
+    def load(self, model: str, config: Any, *, batch: int, count: int, seed: int) -> Batches:
         """Batches of a model's own data, or of the data that was asked for."""
-        config = registry.config(registry.model(case.model), case.size)
-        found: Batches = registry.model_part(case.model, "data").load(
+        found: Batches = registry.model_part(model, "data").load(
             config, batch=batch, count=count, seed=seed, source=self.request.data
         )
         return found
 
     def verification(self, case: Case) -> Path:
         """One batch of each size that a model's export is checked at, different data in each."""
+        spec = registry.model(case.model)
+        places = checked_at(spec, registry.config(spec, case.size))
+        batches = [
+            self.load(case.model, config, batch=batch, count=1, seed=seed).inputs[0]
+            for seed, (config, batch) in enumerate(places)
+        ]
         path = self.folder / f"verify-{case.model}-{case.size}.npz"
-        tensors.save_batches(
-            path,
-            [
-                self.load(case, batch=batch, count=1, seed=seed).inputs[0]
-                for seed, batch in enumerate(BATCHES)
-            ],
-        )
+        tensors.save_batches(path, batches)
         return path
 
 

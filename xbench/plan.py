@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -193,13 +193,16 @@ def check_together(request: Request) -> None:
     if not request.speed and (given or request.soak_s is not None):
         options = given or ["--soak"]
         raise UsageError(f"--no-speed measures nothing: leave {', '.join(options)} out")
+    models = [registry.model(name) for name in request.models]
     drawing = any(
-        registry.model(name).draws(registry.config(registry.model(name), request.size))
-        for name in request.models
+        has_own(spec, registry.config(spec, request.size), request.loss or spec.losses[0])
+        for spec in models
     )
     timed = request.speed and "train" in request.phases
     if request.draws != DRAWS[:1] and not (drawing and timed):
-        raise UsageError("--draws is for timed training of models that draw: leave it out")
+        raise UsageError(
+            "--draws is for timed training of models that draw or have a native loss: leave it out"
+        )
     if request.soak_s is not None and given:
         raise UsageError(f"--soak is one process for so long: leave {', '.join(given)} out")
     if request.iterations is not None and request.budget_s is not None:
@@ -246,13 +249,13 @@ def cases(request: Request, files: Mapping[str, OnnxFile] | None = None) -> list
 def model_cases(request: Request, spec: ModelSpec, phase: str, engine: Engine) -> Iterator[Case]:
     """The cases of a model by one engine, with its own batch and loss where none was asked for."""
     config = registry.config(spec, request.size)
-    # Where nothing is drawn, a case is fed all that it takes.
-    draws = request.draws if phase == "train" and spec.draws(config) else ("fed",)
+    loss = (request.loss or spec.losses[0]) if phase == "train" else ""
+    own = phase == "train" and has_own(spec, config, loss)
     for source, device, batch, drawn in itertools.product(
         request.sources if engine.onnx else (None,),
         request.devices,
-        request.batch or (spec.batch[request.size],),
-        draws,
+        request.batch or spec.batches(request.size, phase),
+        request.draws if own else ("fed",),
     ):
         yield from variants(
             request,
@@ -265,12 +268,20 @@ def model_cases(request: Request, spec: ModelSpec, phase: str, engine: Engine) -
                 source=source,
                 device=device,
                 batch=batch,
-                shape={item.name: item.at(batch=batch) for item in spec.inputs(config)},
+                shape={item.name: item.of(config, batch) for item in spec.inputs(config)},
                 draws=drawn,
-                loss=(request.loss or spec.losses[0]) if phase == "train" else "",
+                loss=loss,
                 seed=request.seed,
             ),
         )
+
+
+def has_own(spec: ModelSpec, config: Any, loss: str) -> bool:
+    """Whether training draws something, or computes a loss that frameworks have of their own.
+
+    Where it does not, a case is fed all that it takes.
+    """
+    return bool(spec.draws(config)) or loss in spec.native_losses
 
 
 def file_cases(request: Request, file: OnnxFile) -> Iterator[Case]:

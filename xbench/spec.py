@@ -7,6 +7,7 @@ written as one letter per axis, so a layout change is a permutation that can be 
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -254,6 +255,16 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The batches that a phase is measured at where none is asked for."""
         own = self.infer_batch.get(size, ()) if phase == "infer" else ()
         return own or (self.batch[size],)
+
+    def fitted(self, config: Any, shapes: Mapping[str, Shape]) -> Any:
+        """``config`` with ``lengths`` as long as inputs of these canonical shapes are."""
+        found = {
+            size: shapes[item.name][axis]
+            for item in self.inputs(config)
+            for axis, size in enumerate(item.shape)
+            if size in self.lengths
+        }
+        return dataclasses.replace(config, **found) if found else config
 
     def step_inputs(self, config: Any, phase: str) -> tuple[TensorSpec, ...]:
         """What a body of ``phase`` takes, in this order: inputs; in training targets and draws."""

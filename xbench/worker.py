@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 OPTIMISED, FEEDS = "optimised.onnx", "feeds.npz"
 HANDSHAKE = "xbench-host-1"
 TIMED = {"measure", "soak", "profile"}
-"""Kinds of jobs in which a definition may draw its random inputs itself: nothing is compared."""
+"""Kinds of jobs in which a definition may draw its random inputs itself, and use the framework's
+own loss where it has written one out: nothing is compared."""
 
 
 def do(job: Job) -> Report:
@@ -74,6 +75,7 @@ def work_of(job: Job) -> Work:
     wanted = {item.name for item in spec.step_inputs(config, case.phase)}
     if case.draws == "native" and job.kind in TIMED:
         wanted -= {item.name for item in spec.draws(config)}
+        case = msgspec.structs.replace(case, loss=spec.native_losses.get(case.loss, case.loss))
     return Work(
         case=case,
         spec=spec,
@@ -219,10 +221,12 @@ def bind(job: Job) -> Report:
     """Put each parameter set named in the targets into the skeleton ``graph``."""
     from xbench.exporters import bind as binding
 
-    case = job.case
+    case, spec = job.case, spec_of(job)
     assert job.graph is not None
+    held = {item.name for item in spec.exported(registry.config(spec, case.size))}
     for kind, target in job.targets.items():
-        parameters = parameters_of(job, kind)
+        found = parameters_of(job, kind)
+        parameters = {name: array for name, array in found.items() if name in held}
         label = {"model": case.model, "size": case.size, "seed": str(case.seed), "set": kind}
         binding.bind(Path(job.graph), parameters, Path(target), label)
     return Report()
