@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +39,31 @@ def finish(
     declare(model.graph.output, spec.outputs(config), tf_layout, "output")
     onnx.save(model, str(path))
     opset = next(item.version for item in model.opset_import if item.domain in DOMAINS)
-    return {
+    facts = {
         "nodes": str(len(model.graph.node)),
         "opset": str(opset),
         "ir_version": str(model.ir_version),
+        "free axes": ", ".join(free_axes(spec.inputs(config))),
     }
+    return facts | ({"recurrence": how} if (how := recurrence(model.graph)) else {})
+
+
+def free_axes(specs: Iterable[TensorSpec]) -> list[str]:
+    """The names of dynamic axes, each once."""
+    return list(
+        dict.fromkeys(size for item in specs for size in item.shape if isinstance(size, str))
+    )
+
+
+def recurrence(graph: onnx.GraphProto) -> str:
+    """What repeats itself in a graph and how it came there, as ``3 LSTM (translated), 1 Scan``.
+
+    Translated are the layers that stand for themselves in the definition, which no exporter knows.
+    """
+    counts = Counter(node.op_type for node in graph.node)
+    parts = [f"{counts[op]} {op} (translated)" for op in ("LSTM", "RNN") if counts[op]]
+    parts += [f"{counts[op]} {op}" for op in ("Loop", "Scan") if counts[op]]
+    return ", ".join(parts)
 
 
 def drop_unused_domains(model: onnx.ModelProto) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -45,3 +45,11 @@ def show(files: Sequence[File], console: Console) -> None:
     )
     for item in files:
         screen.item((f"{item.source}: ", "bold"), item.sentence if item.path else item.reason)
+        if item.path:
+            screen.item("", shaped(item.facts))
+
+
+def shaped(facts: Mapping[str, str]) -> str:
+    """What a file can be fed, and what repeats itself in it."""
+    found = f"free axes: {facts.get('free axes', '-')}"
+    return f"{found}; recurrence: {facts['recurrence']}" if "recurrence" in facts else found

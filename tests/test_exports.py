@@ -15,9 +15,10 @@ from onnx import numpy_helper
 
 from tests import jobs
 from xbench import draws, exports, registry, tensors, verdict
-from xbench.exports import Exports
+from xbench.exports import Exports, Verified
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
+from xbench.result import Agreement
 from xbench.spec import Case
 
 
@@ -252,3 +253,20 @@ def test_a_cache_that_cannot_be_written_is_said(launcher: Watched, tmp_path: Pat
     (tmp_path / "file").write_text("")
     with pytest.raises(XbenchError, match="XBENCH_CACHE"):
         Exports(launcher, tmp_path / "file" / "cache", silent)
+
+
+def test_what_another_command_kept_first_is_as_good(tmp_path: Path) -> None:
+    """The cache holds it already, whole, and nothing of the second one is left."""
+    agreement = Agreement(
+        a="", b="", what="", tensors=[], evidence=None, tolerance=None, verdict="agree", sentence=""
+    )
+    skeleton = tmp_path / "skeleton.onnx"
+    skeleton.write_bytes(b"graph")
+    verified = Verified(format=1, sha256="", facts={}, seconds=1.0, agreement=agreement)
+    with Launcher() as launcher:
+        exporting = Exports(launcher, tmp_path / "cache", silent)
+        folder = tmp_path / "cache" / "skeletons" / "key"
+        for _ in range(2):
+            exporting.keep(skeleton, verified, folder)
+    assert [path.name for path in folder.parent.iterdir()] == ["key"]
+    assert sorted(path.name for path in folder.iterdir()) == ["skeleton.onnx", "verified.json"]

@@ -63,7 +63,12 @@ def finished(tmp_path: Path, model: onnx.ModelProto) -> Path:
 def test_axes_are_named_and_versions_written(tmp_path: Path) -> None:
     path = tmp_path / "skeleton.onnx"
     facts = finish(graph(), SPEC, None, path, tf_layout=False)
-    assert facts == {"nodes": "1", "opset": "18", "ir_version": str(IR_VERSION)}
+    assert facts == {
+        "nodes": "1",
+        "opset": "18",
+        "ir_version": str(IR_VERSION),
+        "free axes": "batch",
+    }
     model = onnx.load(str(path))
     assert model.ir_version == IR_VERSION
     assert [item.domain for item in model.opset_import] == [""]

@@ -56,6 +56,8 @@ def export(
         phases=("infer",),
         engines=("ort",),
         sources=chosen,
+        # A file is for every batch: one case of each source will do.
+        batch=(1,),
         seed=seed,
     )
     cases = plan.cases(request)

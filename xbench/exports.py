@@ -8,7 +8,6 @@ are free, two lengths, so a wrong file is never served. A new seed only binds.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import shutil
@@ -272,8 +271,11 @@ class Exports:
             shutil.copy(skeleton, staged / "skeleton.onnx")
             (staged / "verified.json").write_bytes(msgspec.json.encode(verified))
             # Where another command put the same export there first, its own is as good.
-            with contextlib.suppress(FileExistsError, NotADirectoryError):
+            try:
                 staged.rename(folder)
+            except OSError:
+                if not folder.is_dir():
+                    raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
         trim(self.cache, CACHE_LIMIT_BYTES, keep=(folder,))
