@@ -11,7 +11,7 @@ from onnxscript import opset18 as op
 from xbench.models import recurrent_pt  # noqa: F401 - it registers the operators
 
 
-def lstm(x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> Any:
+def lstm(x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: Any = None) -> Any:
     """``xbench::lstm`` as LSTM, whose gates are in the order i, o, f, c."""
 
     def ordered(weights: Any) -> Any:
@@ -22,7 +22,7 @@ def lstm(x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any, bias_hh: Any) -> 
         x,
         ordered(weight_ih),
         ordered(weight_hh),
-        op.Concat(ordered(bias_ih), ordered(bias_hh), axis=1),
+        None if bias_ih is None else op.Concat(ordered(bias_ih), ordered(bias_hh), axis=1),
         hidden_size=weight_hh.shape[1],
     )
     return op.Squeeze(outputs, op.Constant(value_ints=[1])), h, c

@@ -54,7 +54,7 @@ class Maker:
 
 
 def lstm(
-    make: Maker, x: Name, kernel: Name, recurrence: Name, bias: Name, *, hidden: int
+    make: Maker, x: Name, kernel: Name, recurrence: Name, *bias: Name, hidden: int
 ) -> list[Name]:
     """LSTM, whose gates are in the order i, o, f, c; its weights have a row per gate and unit."""
 
@@ -66,13 +66,16 @@ def lstm(
     def turned(weights: Name) -> Name:
         return make.node("Transpose", weights, perm=[1, 0])[0]
 
-    own = ordered(bias)
+    biases = []
+    if bias:
+        own = ordered(*bias)
+        biases = make.node("Concat", own, make.zeros_like(own), axis=1)
     outputs, h, c = make.node(
         "LSTM",
         x,
         ordered(turned(kernel)),
         ordered(turned(recurrence)),
-        make.node("Concat", own, make.zeros_like(own), axis=1)[0],
+        *biases,
         outputs=3,
         hidden_size=hidden,
     )

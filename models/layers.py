@@ -160,18 +160,28 @@ def embedding(name: str, count: int, width: int, init: Uniform | Normal, probe: 
     return (ParameterSpec(name=f"{name}.weight", shape=(count, width), init=init, probe=probe),)
 
 
-def lstm(name: str, hidden: int, inputs: int, layers: int, init: Uniform | None = None) -> Specs:
+def lstm(
+    name: str,
+    hidden: int,
+    inputs: int,
+    layers: int,
+    init: Uniform | None = None,
+    *,
+    gain: float = 1.0,
+    bias: bool = True,
+) -> Specs:
     """``layers`` of LSTM, one on the other, under PyTorch's names, gates in its order i, f, g, o.
 
     PyTorch has a bias for the input and one for the recurrence, which are added. ``init`` is
-    uniform within 1 / sqrt(hidden), as PyTorch's, where none is given.
+    uniform within 1 / sqrt(hidden), as PyTorch's, where none is given. ``gain`` is the probe's, of
+    the weights of inputs.
     """
     init = init or Uniform(-(hidden**-0.5), hidden**-0.5)
     specs: list[ParameterSpec] = []
     for layer in range(layers):
         width = hidden if layer else inputs
         specs += [
-            _gates(f"{name}.weight_ih_l{layer}", 4 * hidden, width, init),
+            _gates(f"{name}.weight_ih_l{layer}", 4 * hidden, width, init, gain),
             _gates(f"{name}.weight_hh_l{layer}", 4 * hidden, hidden, init),
         ]
         specs += [
@@ -182,25 +192,23 @@ def lstm(name: str, hidden: int, inputs: int, layers: int, init: Uniform | None 
                 probe=Uniform(-0.5, 0.5),
             )
             for part in ("ih", "hh")
+            if bias
         ]
     return tuple(specs)
 
 
 def rnn(name: str, hidden: int, inputs: int, init: Initialiser) -> Specs:
-    """A plain recurrent layer that runs both ways: input, recurrence and bias of each direction."""
-    specs: list[ParameterSpec] = []
-    for suffix in ("", "_reverse"):
-        specs += [
-            _gates(f"{name}.weight_ih{suffix}", hidden, inputs, init(inputs, hidden), 1.0),
-            _gates(f"{name}.weight_hh{suffix}", hidden, hidden, init(hidden, hidden), 0.7),
-            ParameterSpec(
-                name=f"{name}.bias{suffix}",
-                shape=(hidden,),
-                init=Constant(0.0),
-                probe=PROBE_BIAS,
-            ),
-        ]
-    return tuple(specs)
+    """A plain recurrent layer that runs both ways, with one weight and bias for its inputs.
+
+    Each direction has a recurrence of its own (Hannun et al. 2014, arXiv 1412.5567, section 2).
+    """
+    recurrence = init(hidden, hidden)
+    return (
+        _gates(f"{name}.weight_ih", hidden, inputs, init(inputs, hidden)),
+        _gates(f"{name}.weight_hh", hidden, hidden, recurrence, 0.7),
+        _gates(f"{name}.weight_hh_reverse", hidden, hidden, recurrence, 0.7),
+        *offset(name, hidden, 0.0, PROBE_BIAS),
+    )
 
 
 def _gates(

@@ -9,26 +9,36 @@ translates to ONNX. What the operators compute here is what the layers do.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 @torch.library.custom_op("xbench::lstm", mutates_args=())
 def lstm_operator(
-    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer from a zero state: outputs (time, batch, hidden), last h and c (1, batch, hidden).
 
-    Gates are in the order i, f, g, o.
+    Gates are in the order i, f, g, o. There are two biases or none.
     """
     zero = x.new_zeros(1, x.shape[1], weight_hh.shape[1])
-    weights = [weight_ih, weight_hh, bias_ih, bias_hh]
-    found = torch.lstm(x, (zero, zero), weights, True, 1, 0.0, False, False, False)
+    biases = [] if bias_ih is None or bias_hh is None else [bias_ih, bias_hh]
+    weights = [weight_ih, weight_hh, *biases]
+    found = torch.lstm(x, (zero, zero), weights, bool(biases), 1, 0.0, False, False, False)
     return found[0].clone(), found[1].clone(), found[2].clone()
 
 
 @lstm_operator.register_fake
 def _(
-    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias_ih: Tensor, bias_hh: Tensor
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     hidden = weight_hh.shape[1]
     last = x.new_empty(1, x.shape[1], hidden)
@@ -55,7 +65,7 @@ class LSTM(nn.LSTM):
 def clipped_rnn_operator(
     x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, bound: float
 ) -> Tensor:
-    """The sum of both directions (time, batch, hidden); weights (2, hidden, inputs) and so on."""
+    """The sum of both directions (time, batch, hidden); ``weight_hh`` is (2, hidden, hidden)."""
     return both_ways(x, weight_ih, weight_hh, bias, bound)
 
 
@@ -72,17 +82,14 @@ def both_ways(
     Both directions take each step in one batched product, so there are half as many steps as
     where one direction follows the other.
     """
-    time, batch = x.shape[:2]
-    hidden = weight_hh.shape[1]
-    ways = torch.stack([x, x.flip(0)]).flatten(1, 2)  # (2, time * batch, inputs)
-    seen = torch.baddbmm(bias[:, None], ways, weight_ih.transpose(1, 2))
+    seen = F.linear(x, weight_ih, bias)
     recurrence = weight_hh.transpose(1, 2)
-    state = x.new_zeros(2, batch, hidden)
+    state = x.new_zeros(2, x.shape[1], weight_hh.shape[1])
     states = []
-    for now in seen.view(2, time, batch, hidden).unbind(1):
-        state = torch.baddbmm(now, state, recurrence).clamp(0.0, bound)
+    for now in torch.stack([seen, seen.flip(0)], dim=1).unbind():
+        state = F.hardtanh(torch.baddbmm(now, state, recurrence), 0.0, bound)
         states.append(state)
-    forward, backward = torch.stack(states, dim=1).unbind(0)
+    forward, backward = torch.stack(states, dim=1).unbind()
     return forward + backward.flip(0)
 
 
@@ -95,20 +102,20 @@ class ClippedRNN(nn.Module):
     def __init__(self, input_size: int, hidden_size: int, bound: float) -> None:
         super().__init__()
         self.bound = bound
-        for suffix in ("", "_reverse"):
-            for name, shape in (
-                ("weight_ih", (hidden_size, input_size)),
-                ("weight_hh", (hidden_size, hidden_size)),
-                ("bias", (hidden_size,)),
-            ):
-                self.register_parameter(name + suffix, nn.Parameter(torch.empty(shape)))
+        self.weight_ih = nn.Parameter(torch.empty(hidden_size, input_size))
+        self.weight_hh = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        self.weight_hh_reverse = nn.Parameter(torch.empty(hidden_size, hidden_size))
+        self.bias = nn.Parameter(torch.empty(hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        parts = [
-            torch.stack([getattr(self, name), getattr(self, f"{name}_reverse")])
-            for name in ("weight_ih", "weight_hh", "bias")
-        ]
-        if torch.compiler.is_exporting():
-            found: Tensor = clipped_rnn_operator(x, *parts, self.bound)
-            return found
-        return both_ways(x, *parts, self.bound)
+        weight_hh = torch.stack([self.weight_hh, self.weight_hh_reverse])
+        run = clipped_rnn_operator if torch.compiler.is_exporting() else both_ways
+        found: Tensor = run(x, self.weight_ih, weight_hh, self.bias, self.bound)
+        return found
+
+
+def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The new h and c from the sums of the four gates (batch, 4 hidden) and the cell before."""
+    i, f, g, o = gates.chunk(4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c

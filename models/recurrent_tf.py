@@ -54,36 +54,57 @@ def lstm(
     """
     h, c = [], []
     for layer in range(layers):
-        kernel, recurrence, *biases = (
-            model.parameters[f"{name}.{part}_l{layer}"]
-            for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        )
-        x, last_h, last_c = lstm_layer(x, kernel, recurrence, biases[0] + biases[1])
+        x, last_h, last_c = lstm_layer(x, *lstm_weights(model, name, layer))
         h.append(last_h)
         c.append(last_c)
     return x, h, c
 
 
+def lstm_weights(model: Layers, name: str, layer: int) -> list[Tensor]:
+    """Kernel, recurrence and, where the layer has biases, their sum."""
+    kernel, recurrence, *biases = (
+        model.parameters[key]
+        for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        if (key := f"{name}.{part}_l{layer}") in model.parameters
+    )
+    return [kernel, recurrence, *([biases[0] + biases[1]] if biases else [])]
+
+
 def lstm_layer(
-    x: Tensor, kernel: Tensor, recurrence: Tensor, bias: Tensor
+    x: Tensor,
+    kernel: Tensor,
+    recurrence: Tensor,
+    bias: Tensor | None = None,
+    *,
+    start: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer; gates of ``kernel`` (inputs, 4 hidden) and the others in the order i, f, g, o."""
+    """One layer; gates of ``kernel`` (inputs, 4 hidden) and the others in the order i, f, g, o.
+
+    ``start`` are the h and c to begin with (batch, hidden), else zeros: only from these is a layer
+    exported.
+    """
     hidden = recurrence.shape[0]
+    weights = [kernel, recurrence] if bias is None else [kernel, recurrence, bias]
     if exporting():
+        assert start is None, "no exported model has such a layer"
         time, batch = x.shape[:2]
         shapes = [[time, batch, hidden], [batch, hidden], [batch, hidden]]
-        outputs, h, c = named("lstm", [x, kernel, recurrence, bias], shapes)
+        outputs, h, c = named("lstm", [x, *weights], shapes)
         return outputs, h, c
     # TensorFlow's fused BlockLSTMV2 takes longer on the CPU, has no double, and in 2.21.0 gives
     # other gradients where the last cell is used.
-    seen = tf.tensordot(x, kernel, 1) + bias
-    zero = tf.zeros([tf.shape(x)[1], hidden], x.dtype)
+    seen = tf.tensordot(x, kernel, 1)
+    if bias is not None:
+        seen += bias
+    if start is None:
+        zero = tf.zeros([tf.shape(x)[1], hidden], x.dtype)
+        start = zero, zero
 
     def step(state: tuple[Tensor, Tensor], gates: Tensor) -> tuple[Tensor, Tensor]:
         h, c = state
         return lstm_step(gates + tf.matmul(h, recurrence), c)
 
-    h, c = tf.scan(step, seen, (zero, zero))
+    h, c = tf.scan(step, seen, start)
     return h, h[-1], c[-1]
 
 
@@ -94,28 +115,30 @@ def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return tf.sigmoid(o) * tf.tanh(c), c
 
 
+def clipped(x: Tensor, bound: float) -> Tensor:
+    """``x`` between 0 and ``bound``; without gradient outside and at both, as in PyTorch."""
+    return tf.minimum(tf.constant(bound, x.dtype), tf.nn.relu(x))
+
+
 def clipped_rnn(model: Layers, name: str, x: Tensor, bound: float) -> Tensor:
     """h_t = clip(x_t W + b + h_before U, 0, bound) both ways in time, summed.
 
     (time, batch, inputs) -> (time, batch, hidden). Both directions take each step in one batched
     product.
     """
-    kernel, recurrence, bias = (
-        tf.stack([model.parameters[f"{name}.{part}"], model.parameters[f"{name}.{part}_reverse"]])
-        for part in ("weight_ih", "weight_hh", "bias")
-    )
-    hidden = recurrence.shape[-1]
+    kernel, bias = (model.parameters[f"{name}.{part}"] for part in ("weight_ih", "bias"))
+    recurrences = [model.parameters[f"{name}.weight_hh{way}"] for way in ("", "_reverse")]
+    recurrence = tf.stack(recurrences)
+    hidden = bias.shape[0]
     if exporting():
         shape = [x.shape[0], x.shape[1], hidden]
         (found,) = named("clipped_rnn", [x, kernel, recurrence, bias], [shape], bound=bound)
         return found
-    time, batch, inputs = tf.shape(x)[0], tf.shape(x)[1], x.shape[2]
-    ways = tf.reshape(tf.stack([x, tf.reverse(x, [0])]), [2, time * batch, inputs])
-    seen = tf.matmul(ways, kernel) + bias[:, None]
-    steps = tf.transpose(tf.reshape(seen, [2, time, batch, hidden]), [1, 0, 2, 3])
+    seen = tf.tensordot(x, kernel, 1) + bias
 
     def step(state: Tensor, now: Tensor) -> Tensor:
-        return tf.clip_by_value(now + tf.matmul(state, recurrence), 0.0, bound)
+        return clipped(now + tf.matmul(state, recurrence), bound)
 
-    states = tf.scan(step, steps, tf.zeros([2, batch, hidden], x.dtype))
+    start = tf.zeros([2, tf.shape(x)[1], hidden], x.dtype)
+    states = tf.scan(step, tf.stack([seen, tf.reverse(seen, [0])], axis=1), start)
     return states[:, 0] + tf.reverse(states[:, 1], [0])

@@ -1,0 +1,191 @@
+"""Translation by LSTMs with attention, in PyTorch."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xbench.models.recurrent_pt import LSTM, lstm_step
+from xbench.models.seq2seq import GO, PAD, Config, log_expected
+
+
+class Memory(NamedTuple):
+    """What the decoder may look at: ``values`` and ``keys`` are (batch, source, hidden).
+
+    ``mask`` (batch, source) is 0 on words, and on PAD so low that it gets no attention.
+    """
+
+    values: Tensor
+    keys: Tensor
+    mask: Tensor
+
+
+class State(NamedTuple):
+    """Where the decoder is: the word that it said last (batch,), and h and c of every layer."""
+
+    token: Tensor
+    h: tuple[Tensor, ...]
+    c: tuple[Tensor, ...]
+
+
+class Seq2Seq(nn.Module):
+    """Sentences (batch, source) -> translations and their log-probabilities (batch, target)."""
+
+    log_expected: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        hidden, embedding = config.hidden, config.embedding
+        self.source_words = nn.Embedding(config.vocabulary, embedding)
+        self.encoder = LSTM(embedding, hidden, config.layers, bias=False)
+        self.key = nn.Linear(hidden, hidden, bias=False)
+        self.target_words = nn.Embedding(config.vocabulary, embedding)
+        self.query = nn.Linear(hidden, hidden, bias=False)
+        self.score = nn.Linear(hidden, 1, bias=False)
+        self.decoder = nn.LSTM(embedding + hidden, hidden)
+        self.upper = nn.LSTM(hidden, hidden, config.layers - 1)
+        self.output = nn.Linear(hidden, config.vocabulary)
+        expected = torch.from_numpy(log_expected(config))
+        self.register_buffer("log_expected", expected, persistent=False)
+
+    def encode(self, source: Tensor) -> tuple[Memory, Tensor, Tensor]:
+        """What the decoder may look at, and the last h and c (layers, batch, hidden)."""
+        real = source != PAD
+        # Without biases, an LSTM at rest that reads zeros stays at rest.
+        words = self.source_words(source) * real[..., None]
+        found, (h, c) = self.encoder(words.transpose(0, 1))
+        values = found.transpose(0, 1).contiguous()
+        mask = values.new_zeros(source.shape).masked_fill(~real, torch.finfo(values.dtype).min)
+        return Memory(values, self.key(values), mask), h, c
+
+    def attend(self, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
+        """The attention (batch, source) of the state ``h``, and what it sees (batch, hidden)."""
+        energies = torch.tanh(memory.keys + self.query(h)[:, None])
+        attention = torch.softmax(energies @ self.score.weight[0] + memory.mask, dim=1)
+        return attention, torch.bmm(attention[:, None], memory.values)[:, 0]
+
+    def step(self, memory: Memory, state: State) -> tuple[State, tuple[Tensor, ...]]:
+        """Says one word more: the new state, then token, score, attention and the last layer."""
+        attention, context = self.attend(memory, state.h[0])
+        x = torch.cat([self.target_words(state.token), context], dim=1)
+        h, c = [], []
+        layers = (*self.decoder.all_weights, *self.upper.all_weights)
+        for weights, *before in zip(layers, state.h, state.c, strict=True):
+            x, cell = torch.lstm_cell(x, before, *weights)
+            h.append(x)
+            c.append(cell)
+        score, token = torch.log_softmax(self.output(x), dim=1).max(dim=1)
+        return State(token, tuple(h), tuple(c)), (token, score, attention, x)
+
+    def start(self, source: Tensor) -> tuple[Memory, State]:
+        """What the decoder may look at, and where it starts."""
+        memory, h, c = self.encode(source)
+        token = torch.full_like(source[:, 0], GO)
+        return memory, State(token, h.unbind(), c.unbind())
+
+    def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
+        """The most probable word at each step, and its log-probability."""
+        memory, state = self.start(source)
+        steps = source.shape[1] + self.config.headroom
+        if torch.compiler.is_exporting():
+            return self.scan(memory, state, steps)
+        said = []
+        for _ in range(steps):
+            state, (token, score, *_) = self.step(memory, state)
+            said.append((token, score))
+        tokens, scores = (torch.stack(found, dim=1) for found in zip(*said, strict=True))
+        return tokens, scores
+
+    def scan(self, memory: Memory, state: State, steps: int) -> tuple[Tensor, Tensor]:
+        """``forward`` as one operator, which an exporter takes whole and which is slow to run."""
+        from torch._higher_order_ops.scan import scan
+
+        def step(state: State, _: Tensor) -> tuple[State, tuple[Tensor, Tensor]]:
+            state, (token, score, *_) = self.step(memory, state)
+            return state, (token.clone(), score)
+
+        # What goes round may share no memory: states are parts of one tensor.
+        own = State(state.token, *(tuple(x.clone() for x in part) for part in state[1:]))
+        _, (tokens, scores) = scan(step, own, state.token.new_zeros(steps, 1))
+        return tokens.t(), scores.t()
+
+    def taps(self, source: Tensor) -> dict[str, Tensor]:
+        """The landmarks of inference by their names in ``SPEC.taps``."""
+        memory, state = self.start(source)
+        said = []
+        for _ in range(source.shape[1] + self.config.headroom):
+            state, (_, *seen) = self.step(memory, state)
+            said.append(seen)
+        scores, attention, decoder = (torch.stack(x, dim=1) for x in zip(*said, strict=True))
+        return {
+            "encoder": memory.values,
+            "attention": attention,
+            "decoder": decoder,
+            "scores": scores,
+        }
+
+    def teach(self, source: Tensor, target: Tensor) -> Tensor:
+        """The last layer (target * batch, hidden) while GO and the words of ``target`` are read.
+
+        Only the first layer takes part in attention: all else is done for all words at once.
+        """
+        memory, h, c = self.encode(source)
+        read = F.pad(target.t()[:-1], (0, 0, 1, 0), value=GO)
+        weight, recurrence, *biases = self.decoder.all_weights[0]
+        of_words, of_context = weight.split([self.config.embedding, self.config.hidden], dim=1)
+        seen = F.linear(self.target_words(read), of_words, biases[0] + biases[1])
+        state, cell = h[0], c[0]
+        states = []
+        for now in seen.unbind():
+            _, context = self.attend(memory, state)
+            gates = torch.addmm(torch.addmm(now, context, of_context.t()), state, recurrence.t())
+            state, cell = lstm_step(gates, cell)
+            states.append(state)
+        found, _ = self.upper(torch.stack(states), (h[1:].contiguous(), c[1:].contiguous()))
+        return found.flatten(0, 1)
+
+    def objective(
+        self,
+        source: Tensor,
+        target: Tensor,
+        sampled: Tensor | None = None,
+        loss: str = "sampled-softmax",
+    ) -> Tensor:
+        """The mean over all words of all targets, EOS included, of -log p(word)."""
+        states = self.teach(source, target)
+        word = target.t().flatten()
+        if loss == "softmax":
+            return F.cross_entropy(self.output(states), word, ignore_index=PAD)
+        if sampled is None:
+            sampled = self.sample(word.device)
+        logits = self.candidates(states, word, sampled)
+        # The true word is the first candidate.
+        return F.cross_entropy(logits, (word == PAD).long().neg(), ignore_index=-1)
+
+    def candidates(self, states: Tensor, word: Tensor, sampled: Tensor) -> Tensor:
+        """Logits of the true words and of the sampled ones: (words, 1 + samples).
+
+        Less the logarithm of the expected count of each (Jean et al. 2015, section 3; Bengio &
+        Senecal 2008). A sampled word that is the true one counts only once.
+        """
+        weight, bias = self.output.weight, self.output.bias - self.log_expected
+        true = (states * F.embedding(word, weight)).sum(dim=1) + bias[word]
+        others = torch.addmm(bias[sampled], states, F.embedding(sampled, weight).t())
+        hit = word[:, None] == sampled
+        others = others.masked_fill(hit, torch.finfo(others.dtype).min)
+        return torch.cat([true[:, None], others], dim=1)
+
+    def sample(self, device: torch.device) -> Tensor:
+        """Ids in the distribution of ``sampled``, by the inverse of its distribution function."""
+        unit = torch.rand(self.config.samples, device=device)
+        ids = torch.exp(unit * math.log(self.config.vocabulary + 1.0)).long() - 1
+        return ids.clamp(0, self.config.vocabulary - 1)
+
+
+def build(config: Config) -> Seq2Seq:
+    return Seq2Seq(config)
