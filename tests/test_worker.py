@@ -105,6 +105,19 @@ def test_what_is_timed_draws_its_masks_and_what_is_compared_is_fed_them(
     assert given_to("infer") == {"image"}
 
 
+@pytest.mark.parametrize("draws", ["native", "fed"])
+@pytest.mark.parametrize("kind", sorted(worker.KINDS))
+def test_what_is_timed_has_the_native_loss_and_what_is_compared_the_written_one(
+    tmp_path: Path, kind: str, draws: str
+) -> None:
+    fields = {"model": "speech", "phase": "train", "draws": draws, "loss": "ctc"}
+    job = make(tmp_path, kind, **fields)
+    tensors.save_batches(tmp_path / "inputs.npz", [{"features": np.ones(1, np.float32)}])
+    native = draws == "native" and kind in ("measure", "soak", "profile")
+    assert worker.work_of(job).case.loss == ("ctc-native" if native else "ctc")
+    assert job.case.loss == "ctc"
+
+
 def test_probe_reports_the_environment(tmp_path: Path) -> None:
     report = done(tmp_path, "probe")
     assert report.facts["fake"] == "yes"
