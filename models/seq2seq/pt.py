@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from xbench.models.recurrent_pt import LSTM, lstm_step
 from xbench.models.seq2seq import GO, PAD, Config, log_expected
 
+State = tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]
+"""Where the decoder is: the vector of the word that it said last, and h and c of every layer."""
+
 
 class Memory(NamedTuple):
     """What the decoder may look at: ``values`` and ``keys`` are (batch, source, hidden).
@@ -22,14 +25,6 @@ class Memory(NamedTuple):
     values: Tensor
     keys: Tensor
     mask: Tensor
-
-
-class State(NamedTuple):
-    """Where the decoder is: the word that it said last (batch,), and h and c of every layer."""
-
-    token: Tensor
-    h: tuple[Tensor, ...]
-    c: tuple[Tensor, ...]
 
 
 class Seq2Seq(nn.Module):
@@ -57,7 +52,7 @@ class Seq2Seq(nn.Module):
         """What the decoder may look at, and the last h and c (layers, batch, hidden)."""
         real = source != PAD
         # Without biases, an LSTM at rest that reads zeros stays at rest.
-        words = self.source_words(source) * real[..., None]
+        words = self.source_words(source) * real.unsqueeze(2)
         found, (h, c) = self.encoder(words.transpose(0, 1))
         values = found.transpose(0, 1).contiguous()
         mask = values.new_zeros(source.shape).masked_fill(~real, torch.finfo(values.dtype).min)
@@ -65,28 +60,30 @@ class Seq2Seq(nn.Module):
 
     def attend(self, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """The attention (batch, source) of the state ``h``, and what it sees (batch, hidden)."""
-        energies = torch.tanh(memory.keys + self.query(h)[:, None])
-        attention = torch.softmax(energies @ self.score.weight[0] + memory.mask, dim=1)
-        return attention, torch.bmm(attention[:, None], memory.values)[:, 0]
+        energies = torch.tanh(memory.keys + self.query(h).unsqueeze(1))
+        scores = self.score(energies.flatten(0, 1)).view_as(memory.mask)
+        attention = torch.softmax(scores + memory.mask, dim=1)
+        return attention, torch.bmm(attention.unsqueeze(1), memory.values).squeeze(1)
 
     def step(self, memory: Memory, state: State) -> tuple[State, tuple[Tensor, ...]]:
         """Says one word more: the new state, then token, score, attention and the last layer."""
-        attention, context = self.attend(memory, state.h[0])
-        x = torch.cat([self.target_words(state.token), context], dim=1)
+        word, before_h, before_c = state
+        attention, context = self.attend(memory, before_h[0])
+        x = torch.cat([word, context], dim=1)
         h, c = [], []
         layers = (*self.decoder.all_weights, *self.upper.all_weights)
-        for weights, *before in zip(layers, state.h, state.c, strict=True):
+        for weights, *before in zip(layers, before_h, before_c, strict=True):
             x, cell = torch.lstm_cell(x, before, *weights)
             h.append(x)
             c.append(cell)
         score, token = torch.log_softmax(self.output(x), dim=1).max(dim=1)
-        return State(token, tuple(h), tuple(c)), (token, score, attention, x)
+        return (self.target_words(token), tuple(h), tuple(c)), (token, score, attention, x)
 
     def start(self, source: Tensor) -> tuple[Memory, State]:
         """What the decoder may look at, and where it starts."""
         memory, h, c = self.encode(source)
-        token = torch.full_like(source[:, 0], GO)
-        return memory, State(token, h.unbind(), c.unbind())
+        word = self.target_words(torch.full_like(source[:, 0], GO))
+        return memory, (word, h.unbind(), c.unbind())
 
     def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The most probable word at each step, and its log-probability."""
@@ -107,11 +104,12 @@ class Seq2Seq(nn.Module):
 
         def step(state: State, _: Tensor) -> tuple[State, tuple[Tensor, Tensor]]:
             state, (token, score, *_) = self.step(memory, state)
-            return state, (token.clone(), score)
+            return state, (token, score)
 
-        # What goes round may share no memory: states are parts of one tensor.
-        own = State(state.token, *(tuple(x.clone() for x in part) for part in state[1:]))
-        _, (tokens, scores) = scan(step, own, state.token.new_zeros(steps, 1))
+        word, h, c = state
+        # What goes round may share no memory: h and c are parts of one tensor.
+        own = word, tuple(x.clone() for x in h), tuple(x.clone() for x in c)
+        _, (tokens, scores) = scan(step, own, word.new_zeros(steps, 1))
         return tokens.t(), scores.t()
 
     def taps(self, source: Tensor) -> dict[str, Tensor]:
@@ -173,7 +171,8 @@ class Seq2Seq(nn.Module):
         Less the logarithm of the expected count of each (Jean et al. 2015, section 3; Bengio &
         Senecal 2008). A sampled word that is the true one counts only once.
         """
-        weight, bias = self.output.weight, self.output.bias - self.log_expected
+        weight = self.output.weight
+        bias = self.output.bias - self.log_expected.to(weight.dtype)
         true = (states * F.embedding(word, weight)).sum(dim=1) + bias[word]
         others = torch.addmm(bias[sampled], states, F.embedding(sampled, weight).t())
         hit = word[:, None] == sampled

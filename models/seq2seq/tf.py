@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from xbench.models.layers_tf import Layers
-from xbench.models.recurrent_tf import lstm, lstm_layer, lstm_step, lstm_weights
+from xbench.models.recurrent_tf import in_time, lstm, lstm_layer, lstm_step, lstm_weights
 from xbench.models.seq2seq import GO, PAD, Config, log_expected
 
 Tensor = Any
@@ -18,12 +18,14 @@ Tensor = Any
 class Memory(NamedTuple):
     """What the decoder may look at: ``values`` and ``keys`` are (batch, source, hidden).
 
-    ``mask`` (batch, source) is 0 on words, and on PAD so low that it gets no attention.
+    ``mask`` (batch, source) is 0 on words, and on PAD so low that it gets no attention. ``shape``
+    is its shape, which no step need ask for again.
     """
 
     values: Tensor
     keys: Tensor
     mask: Tensor
+    shape: Tensor
 
 
 class Seq2Seq(Layers):
@@ -38,66 +40,71 @@ class Seq2Seq(Layers):
         real = source != PAD
         words = tf.gather(self.parameters["source_words.weight"], source)
         # Without biases, an LSTM at rest that reads zeros stays at rest.
-        words *= tf.cast(real, words.dtype)[..., None]
-        found, h, c = lstm(self, "encoder", tf.transpose(words, [1, 0, 2]), self.config.layers)
-        values = tf.transpose(found, [1, 0, 2])
+        words *= tf.expand_dims(tf.cast(real, words.dtype), 2)
+        found, h, c = lstm(self, "encoder", batch_first(words), self.config.layers)
+        values = batch_first(found)
         mask = tf.where(real, tf.zeros([], values.dtype), values.dtype.min)
         keys = tf.tensordot(values, self.parameters["key.weight"], 1)
-        return Memory(values, keys, mask), h, c
+        return Memory(values, keys, mask, tf.shape(mask, tf.int64)), h, c
 
     def attend(self, memory: Memory, h: Tensor) -> tuple[Tensor, Tensor]:
         """The attention (batch, source) of the state ``h``, and what it sees (batch, hidden)."""
         query = tf.matmul(h, self.parameters["query.weight"])
-        energies = tf.tanh(memory.keys + query[:, None])
-        scores = tf.tensordot(energies, self.parameters["score.weight"][:, 0], 1)
-        attention = tf.nn.softmax(scores + memory.mask)
-        return attention, tf.matmul(attention[:, None], memory.values)[:, 0]
+        energies = tf.tanh(memory.keys + tf.expand_dims(query, 1))
+        flat = tf.reshape(energies, [-1, self.config.hidden])
+        scores = tf.matmul(flat, self.parameters["score.weight"])
+        attention = tf.nn.softmax(tf.reshape(scores, memory.shape) + memory.mask)
+        context = tf.matmul(tf.expand_dims(attention, 1), memory.values)
+        return attention, tf.squeeze(context, axis=1)
 
-    def decode(self, source: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What the encoder says; tokens, scores, attention and the last layer at every step."""
+    def decode(self, source: Tensor, kinds: int) -> tuple[Memory, list[Tensor]]:
+        """What the decoder looked at, and what it said: the first ``kinds`` of its tokens, scores,
+        attention and last layer, each (batch, target, ...).
+        """
         memory, h, c = self.encode(source)
+        words, output = (self.parameters[f"{name}.weight"] for name in ("target_words", "output"))
+        # Turned once: an ONNX loop would turn it again at each step.
+        output = tf.transpose(output)
         layers = [lstm_weights(self, "decoder", 0)]
-        layers += [lstm_weights(self, "upper", k) for k in range(self.config.layers - 1)]
-        output = tf.transpose(self.parameters["output.weight"])
+        layers += [lstm_weights(self, "upper", layer) for layer in range(len(h) - 1)]
 
         def step(time: Tensor, token: Tensor, h: Any, c: Any, said: Any) -> Any:
             attention, context = self.attend(memory, h[0])
-            x = tf.concat([tf.gather(self.parameters["target_words.weight"], token), context], 1)
+            x = tf.concat([tf.gather(words, token), context], axis=1)
             new_h, new_c = [], []
             for (kernel, recurrence, bias), state, cell in zip(layers, h, c, strict=True):
-                gates = tf.nn.bias_add(tf.matmul(x, kernel) + tf.matmul(state, recurrence), bias)
+                # In this order a product and the bias are one operator, also in ONNX Runtime.
+                gates = tf.nn.bias_add(tf.matmul(x, kernel), bias) + tf.matmul(state, recurrence)
                 x, cell = lstm_step(gates, cell)
                 new_h.append(x)
                 new_c.append(cell)
-            logits = tf.nn.log_softmax(self.biased("output", tf.matmul(x, output)))
-            token = tf.argmax(logits, axis=1)
-            seen = (token, tf.reduce_max(logits, axis=1), attention, x)
-            said = [array.write(time, x) for array, x in zip(said, seen, strict=True)]
+            scores = tf.nn.log_softmax(self.biased("output", tf.matmul(x, output)))
+            token = tf.argmax(scores, axis=1)
+            seen = (token, tf.reduce_max(scores, axis=1), attention, x)[:kinds]
+            said = [array.write(time, value) for array, value in zip(said, seen, strict=True)]
             return time + 1, token, new_h, new_c, said
 
         steps = tf.shape(source)[1] + self.config.headroom
-        dtypes = (tf.int64, h[0].dtype, h[0].dtype, h[0].dtype)
-        arrays = [tf.TensorArray(dtype, steps) for dtype in dtypes]
+        dtypes = (tf.int64, *[words.dtype] * 3)[:kinds]
+        said = [tf.TensorArray(dtype, steps) for dtype in dtypes]
         go = tf.fill([tf.shape(source)[0]], tf.constant(GO, tf.int64))
-        *_, said = tf.while_loop(
-            lambda time, *_: time < steps, step, (tf.constant(0), go, h, c, arrays)
-        )
-        tokens, scores, attention, decoder = (array.stack() for array in said)
-        return memory.values, (
-            tf.transpose(tokens),
-            tf.transpose(scores),
-            tf.transpose(attention, [1, 0, 2]),
-            tf.transpose(decoder, [1, 0, 2]),
-        )
+        start = (tf.constant(0), go, h, c, said)
+        *_, said = tf.while_loop(lambda time, *_: time < steps, step, start)
+        return memory, [batch_first(array.stack()) for array in said]
 
     def __call__(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        _, (tokens, scores, *_) = self.decode(source)
+        _, (tokens, scores) = self.decode(source, 2)
         return tokens, scores
 
     def taps(self, source: Tensor) -> dict[str, Tensor]:
         """The landmarks of inference by their names in ``SPEC.taps``."""
-        encoder, (_, scores, attention, decoder) = self.decode(source)
-        return {"encoder": encoder, "attention": attention, "decoder": decoder, "scores": scores}
+        memory, (_, scores, attention, decoder) = self.decode(source, 4)
+        return {
+            "encoder": memory.values,
+            "attention": attention,
+            "decoder": decoder,
+            "scores": scores,
+        }
 
     def teach(self, source: Tensor, target: Tensor) -> Tensor:
         """The last layer (target * batch, hidden) while GO and the words of ``target`` are read.
@@ -111,13 +118,12 @@ class Seq2Seq(Layers):
         words = tf.gather(self.parameters["target_words.weight"], read)
         seen = tf.tensordot(words, of_words, 1) + bias
 
-        def step(before: tuple[Tensor, Tensor], now: Tensor) -> tuple[Tensor, Tensor]:
-            state, cell = before
+        def step(now: Tensor, state: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
             _, context = self.attend(memory, state)
             gates = now + tf.matmul(context, of_context) + tf.matmul(state, recurrence)
             return lstm_step(gates, cell)
 
-        x, _ = tf.scan(step, seen, (h[0], c[0]))
+        x, *_ = in_time(step, seen, h[0], c[0])
         for layer in range(self.config.layers - 1):
             weights = lstm_weights(self, "upper", layer)
             x, *_ = lstm_layer(x, *weights, start=(h[layer + 1], c[layer + 1]))
@@ -164,6 +170,11 @@ class Seq2Seq(Layers):
         unit = tf.random.uniform([self.config.samples])
         ids = tf.cast(tf.exp(unit * math.log(self.config.vocabulary + 1.0)), tf.int64) - 1
         return tf.clip_by_value(ids, 0, self.config.vocabulary - 1)
+
+
+def batch_first(x: Tensor) -> Tensor:
+    """(time, batch, ...) as (batch, time, ...), or the other way round."""
+    return tf.transpose(x, [1, 0, *range(2, len(x.shape))])
 
 
 def build(config: Config, parameters: Mapping[str, Tensor]) -> Seq2Seq:

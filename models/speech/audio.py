@@ -70,18 +70,16 @@ def speak(utterances: Sequence[Utterance]) -> Speech:
     """
     loader = require("espeakng_loader", "speaking sentences")
     library = Path(loader.get_library_path()).resolve()
-    # The library has room for 160 characters of a path: it is run where it is, beside its data. A
-    # variable of the user's would let it fall back on another version's data.
-    environment = {key: value for key, value in os.environ.items() if key != "ESPEAK_DATA_PATH"}
+    # The library has room for 160 characters of a path: it is run where it is, beside its data.
     done = subprocess.run(
         [sys.executable, "-I", "-S", str(PROGRAM.resolve())],
         input=json.dumps([str(library), utterances]).encode(),
         capture_output=True,
         cwd=library.parent,
-        env=environment,
     )
     if done.returncode:
-        reason = done.stderr.decode(errors="replace").strip() or f"exit status {done.returncode}"
+        said = done.stderr.decode(errors="replace").strip()
+        reason = said or f"{library}: ends with exit status {done.returncode}"
         raise DataError(f"eSpeak NG of espeakng-loader does not work here: {reason}")
     line, _, sound = done.stdout.partition(b"\n")
     head = json.loads(line)
@@ -106,10 +104,10 @@ def read(path: Path) -> tuple[int, Array]:
     """
     with _opened(path) as file:
         rate, count = file.getframerate(), file.getnframes()
-        samples = np.frombuffer(file.readframes(count), np.int16)
-    if len(samples) < count:
-        raise DataError(f"{path}: truncated: declares {count} samples, holds {len(samples)}")
-    return rate, samples
+        content = file.readframes(count)
+    if len(content) < 2 * count:
+        raise DataError(f"{path}: truncated: declares {count} samples, holds {len(content) // 2}")
+    return rate, np.frombuffer(content, np.int16)
 
 
 @contextmanager

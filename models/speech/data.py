@@ -175,7 +175,7 @@ def utterance(config: Config, words: Sequence[int]) -> audio.Utterance:
 
 def sentence(length: int, words: Sequence[int]) -> str:
     """``length`` words of "find two red cats and six green books": always the last of such."""
-    slots = (THINGS, COLOURS, NUMBERS, ("and",))
+    slots: tuple[tuple[str, ...], ...] = (THINGS, COLOURS, NUMBERS, ("and",))
     chosen = [slots[place % 4] for place in range(length)]
     if length % 4 == 0:
         chosen[-1] = VERBS
@@ -285,8 +285,8 @@ def transcript(path: Path, beside: set[str]) -> list[Entry]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        line = 1 + error.object[: error.start].count(b"\n")
-        raise DataError(f"{path}:{line}: not UTF-8; {LAYOUT}") from error
+        before = error.object[: error.start].count(b"\n")
+        raise DataError(f"{path}:{before + 1}: not UTF-8; {LAYOUT}") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     found = []
@@ -356,39 +356,35 @@ def constant_loss(labels: Sequence[Array], frames: Array, probabilities: Array) 
     """-log of the sum over all paths (Graves et al. 2006, eq. 3), where no frame differs.
 
     ``labels`` are ids without padding; ``frames`` is int (n,); ``probabilities`` are of the blank
-    and of each letter. float64 (n,): infinite where there are too few frames.
+    and of each letter, above 0 where it occurs. float64 (n,): infinite for too few frames.
 
-    The paths of each length are the coefficients of a power series in z. A letter c stays for one
+    The paths of each length are the coefficients of a power series in z. A letter stays for one
     frame or more, q z / (1 - q z) with its probability q; a blank b for none or more,
     1 / (1 - b z), before the first letter and after each; between equal letters for one or more.
     So n letters with r equal neighbours give b^r z^(n + r) prod(q) times H(z), and H is a product
     of factors 1 / (1 - a z). Its logarithm has the power sums p_k = (n + 1) b^k + sum(q^k) over k
-    as coefficients, hence k h_k = sum over j from 1 to k of p_j h_(k-j), all of it positive.
+    as coefficients, hence k h_k = sum over j from 1 to k of p_j h_(k-j), all of it positive. With
+    z in units that make the largest a 1, h_k is from 1 to the number of ways to choose 2 n of
+    frames + n: below 10^210 for 200 letters in 500 frames.
     """
     sizes = np.array([len(label) for label in labels])
-    spare = frames - np.array([shortest(label) for label in labels])
-    most = max(0, int(spare.max()))
+    needed = np.array([shortest(label) for label in labels])
+    spare = frames - needed
+    fixed = np.array([np.log(probabilities[label]).sum() for label in labels])
+    fixed += (needed - sizes) * np.log(probabilities[0])
     counts = np.array([np.bincount(label, minlength=len(probabilities)) for label in labels])
     counts[:, 0] = sizes + 1
-    powers = probabilities[:, None] ** np.arange(1, most + 1)
-    with np.errstate(divide="ignore"):
-        power_sums = np.log(counts @ powers)
-        logs = np.log(probabilities)
-    series = np.zeros((len(labels), most + 1))
+    factors = np.where(counts > 0, probabilities, 0.0)
+    largest = factors.max(axis=1)
+    most = max(0, int(spare.max()))
+    sums, series = np.zeros((len(labels), most)), np.ones((len(labels), most + 1))
+    powers = np.ones_like(factors)
     for k in range(1, most + 1):
-        series[:, k] = logsumexp(power_sums[:, :k] + series[:, k - 1 :: -1]) - math.log(k)
-    fixed = [
-        float(logs[label].sum() + (shortest(label) - len(label)) * logs[0]) for label in labels
-    ]
-    rows = np.arange(len(labels))
-    paths = np.where(spare < 0, -np.inf, series[rows, np.maximum(spare, 0)])
-    return np.asarray(-(np.array(fixed) + paths))
-
-
-def logsumexp(values: Array) -> Array:
-    """log(sum(exp(x))) over the last axis."""
-    largest = values.max(axis=-1, keepdims=True)
-    return np.asarray(largest[..., 0] + np.log(np.exp(values - largest).sum(axis=-1)))
+        powers *= factors / largest[:, None]
+        sums[:, k - 1] = (counts * powers).sum(axis=1)
+        series[:, k] = (sums[:, :k] * series[:, k - 1 :: -1]).sum(axis=1) / k
+    paths = np.log(series[np.arange(len(labels)), np.maximum(spare, 0)]) + spare * np.log(largest)
+    return np.where(spare < 0, np.inf, -(fixed + paths))
 
 
 def least(function: Callable[[float], float], low: float, high: float) -> float:

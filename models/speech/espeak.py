@@ -28,7 +28,6 @@ CHARACTERS = 1
 """What the position is counted in at which speaking begins."""
 RATE, PITCH = 1, 3
 FOLDER = b"."
-HELD = b"./espeak-ng-data"
 Utterance = tuple[str, str, int, int]
 CALLBACK = ctypes.CFUNCTYPE(
     ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.c_void_p
@@ -39,7 +38,7 @@ def speak(library: str, utterances: Sequence[Utterance]) -> tuple[str, int, list
     """The version, samples a second, and the sound of each utterance, 16 bits a sample.
 
     The working directory must hold ``espeak-ng-data``. Ends the process, saying why, where the
-    library does not load, finds other data than that, or refuses a voice, a value or a text.
+    library does not load or cannot read that, or refuses a voice, a value or a text.
     """
     try:
         espeak = ctypes.CDLL(library)
@@ -51,10 +50,9 @@ def speak(library: str, utterances: Sequence[Utterance]) -> tuple[str, int, list
         ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p,
     ]  # fmt: skip
     rate = espeak.espeak_Initialize(SYNCHRONOUS, 0, FOLDER, DONT_EXIT)
-    place = ctypes.c_char_p()
-    version = espeak.espeak_Info(ctypes.byref(place))
-    if rate <= 0 or place.value != HELD:
-        sys.exit(f"{library}: does not find its data, espeak-ng-data")
+    if rate <= 0:
+        sys.exit(f"{library}: cannot read its data, espeak-ng-data")
+    version = espeak.espeak_Info(None)
     parts: list[bytes] = []
 
     def hear(samples: ctypes._Pointer[ctypes.c_short], count: int, events: int | None) -> int:
@@ -62,6 +60,8 @@ def speak(library: str, utterances: Sequence[Utterance]) -> tuple[str, int, list
             parts.append(ctypes.string_at(samples, 2 * count))
         return 0
 
+    # Noise of breath, as some voices have it, otherwise begins where the time of day says.
+    espeak.espeak_ng_SetRandSeed(ctypes.c_long(1))
     callback = CALLBACK(hear)  # must live as long as eSpeak may call it
     espeak.espeak_SetSynthCallback(callback)
     sounds = []

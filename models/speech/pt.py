@@ -38,7 +38,7 @@ class DeepSpeech(nn.Module):
 
         (time, batch, features) -> (time, batch, window).
         """
-        time, context = len(features), self.config.context
+        time, context = features.shape[0], self.config.context
         padded = F.pad(features, (0, 0, 0, 0, context, context))
         return torch.cat([padded[k : k + time] for k in range(2 * context + 1)], dim=2)
 

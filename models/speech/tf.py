@@ -23,12 +23,13 @@ class DeepSpeech(Layers):
         self.config = config
 
     def hidden(self, features: Tensor) -> dict[str, Tensor]:
-        """Every layer but the last, (time, batch, hidden)."""
+        """Every layer but the last, (time * batch, hidden)."""
         found: dict[str, Tensor] = {}
-        x = self.windows(tf.transpose(features, [1, 0, 2]))
+        x = self.windows(features)
         for name in self.config.layers:
             if name == RECURRENT:
-                x = clipped_rnn(self, name, x, BOUND)
+                x = clipped_rnn(self, name, by_frame(x, features), BOUND)
+                x = tf.reshape(x, [-1, self.config.hidden])
             else:
                 x = clipped(self.dense(name, x), BOUND)
             found[name] = x
@@ -37,21 +38,17 @@ class DeepSpeech(Layers):
     def windows(self, features: Tensor) -> Tensor:
         """Each frame with those beside it, the earliest first; beyond the ends they are zero.
 
-        (time, batch, features) -> (time, batch, window).
+        (batch, time, features) -> (time * batch, window).
         """
-        time, context = tf.shape(features)[0], self.config.context
-        padded = tf.pad(features, [[context, context], [0, 0], [0, 0]])
-        return tf.concat([padded[k : k + time] for k in range(2 * context + 1)], axis=2)
-
-    def dense(self, name: str, x: Tensor) -> Tensor:
-        """A fully connected layer on (time, batch, inputs)."""
-        weight = self.parameters[f"{name}.weight"]
-        return tf.nn.bias_add(tf.tensordot(x, weight, 1), self.parameters[f"{name}.bias"])
+        time, context = tf.shape(features)[1], self.config.context
+        padded = tf.pad(tf.transpose(features, [1, 0, 2]), [[context, context], [0, 0], [0, 0]])
+        x = tf.concat([padded[k : k + time] for k in range(2 * context + 1)], axis=2)
+        return tf.reshape(x, [-1, self.config.window])
 
     def logits(self, features: Tensor) -> Tensor:
         """(time, batch, 29)."""
         *_, last = self.hidden(features).values()
-        return self.dense("output", last)
+        return by_frame(self.dense("output", last), features)
 
     def __call__(self, features: Tensor) -> Tensor:
         return tf.transpose(self.logits(features), [1, 0, 2])
@@ -72,8 +69,16 @@ class DeepSpeech(Layers):
 
     def taps(self, features: Tensor) -> dict[str, Tensor]:
         """The landmarks by their names in ``SPEC.taps``, (batch, time, hidden)."""
-        found = self.hidden(features)
-        return {name: tf.transpose(value, [1, 0, 2]) for name, value in found.items()}
+        return {
+            name: tf.transpose(by_frame(value, features), [1, 0, 2])
+            for name, value in self.hidden(features).items()
+        }
+
+
+def by_frame(x: Tensor, features: Tensor) -> Tensor:
+    """(time * batch, values) as (time, batch, values), for ``features`` (batch, time, features)."""
+    shape = tf.shape(features)
+    return tf.reshape(x, [shape[1], shape[0], x.shape[-1]])
 
 
 def native_ctc(
