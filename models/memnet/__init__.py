@@ -14,8 +14,6 @@ from xbench.spec import SGD, ClipNorm, ModelSpec, Normal, ParameterSpec, TensorS
 
 INIT = Normal(std=0.1)
 """Of every parameter (section 4.2)."""
-PROBE = Uniform(-0.5, 0.5)
-"""Of every parameter: no softmax is near one-hot, and none near even."""
 PAD = 0
 """The id of what is no word: sentences and stories are filled up with it."""
 UNSEEN = -1e4
@@ -53,6 +51,15 @@ def positions(config: Config) -> np.ndarray[Any, Any]:
     return (config.words - j) * config.width - k * (config.words - 2 * j)
 
 
+def probe(config: Config) -> Uniform:
+    """Of every parameter: at any width, no softmax of a hop is near one-hot, and few near even.
+
+    A score sums ``width`` products of two vectors.
+    """
+    bound = 1.3 * config.width**-0.25
+    return Uniform(-bound, bound)
+
+
 def parameters(config: Config) -> tuple[ParameterSpec, ...]:
     """Embeddings of words, and of how long ago a sentence was said (``time``).
 
@@ -64,12 +71,15 @@ def parameters(config: Config) -> tuple[ParameterSpec, ...]:
         item
         for level in levels
         for item in embedding(
-            f"embedding.{level}", config.vocabulary, config.width, init=INIT, probe=PROBE
+            f"embedding.{level}", config.vocabulary, config.width, init=INIT, probe=probe(config)
         )
     )
     times = (
         ParameterSpec(
-            name=f"time.{level}", shape=(config.memory, config.width), init=INIT, probe=PROBE
+            name=f"time.{level}",
+            shape=(config.memory, config.width),
+            init=INIT,
+            probe=probe(config),
         )
         for level in levels
     )

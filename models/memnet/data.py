@@ -31,13 +31,12 @@ QUESTIONS = 5
 WORDS = 3
 """Random words of one move: who, where to, and how it is said."""
 
-TASKS = 20
 FOLDERS = (".", "en", "en-10k", "tasks_1-20_v1-2/en", "tasks_1-20_v1-2/en-10k")
 """Where the files may lie below the named folder; the first that has some is read."""
 PATTERN = "qa*_train.txt"
-NUMBERED = re.compile(r"(\d+)\s+(.+)", re.DOTALL)
+NUMBERED = re.compile(r"([0-9]{1,9})\s+(.+)", re.DOTALL)
 WORD = re.compile(r"[^\s.,?!]+")
-LINE = "expected lines like '1 Mary moved to the bathroom.' and '3 Where is Mary?\tbathroom\t1'"
+LINE = r"expected lines like '1 Mary moved to the bathroom.' and '3 Where is Mary?\tbathroom\t1'"
 
 
 class Question(NamedTuple):
@@ -168,7 +167,7 @@ def find(path: Path) -> Path:
 def task(file: Path) -> tuple[int, str]:
     """The number in a file's name, and the name: files in the order of their tasks."""
     number = re.match(r"qa(\d+)", file.name)
-    return (int(number[1]) if number else TASKS + 1, file.name)
+    return (int(number[1]) if number else 0, file.name)
 
 
 def read(path: Path, config: Config) -> list[Question]:
@@ -187,7 +186,7 @@ def read(path: Path, config: Config) -> list[Question]:
             continue
         parts = NUMBERED.fullmatch(line.strip())
         if parts is None:
-            raise DataError(f"{where}: begins with no number; {LINE}")
+            raise DataError(f"{where}: not a number and a text; {LINE}")
         if int(parts[1]) not in (1, last + 1):
             after = f"{last + 1}, or 1 where a story begins" if last else "1"
             raise DataError(f"{where}: begins with {parts[1]}; expected {after}")
@@ -250,7 +249,9 @@ def too_large(where: str, what: str, count: int, limit: str, config: Config) -> 
     """The error for data beyond the ``limit`` of ``config``, which says what size has room."""
     rooms = {name: getattr(size, limit) for name, size in SPEC.sizes.items()}
     enough = [name for name, room in rooms.items() if room >= count]
-    advice = f"--size {enough[0]} has room for {rooms[enough[0]]}" if enough else "no size has more"
+    advice = (
+        f"--size {enough[0]} has room for {rooms[enough[0]]}" if enough else "no size has that much"
+    )
     room = getattr(config, limit)
     return DataError(f"{where}: {count} {what}, and this size has room for {room}; {advice}")
 

@@ -43,15 +43,17 @@ class MemoryNetwork(nn.Module):
         state = (self.embedding[0](query) * self.weights(query)).sum(dim=1)
         seen = {"query": state}
         for hop in range(1, len(memories)):
-            scores = (memories[hop - 1] @ state[:, :, None])[:, :, 0]
+            scores = torch.bmm(memories[hop - 1], state.unsqueeze(2)).squeeze(2)
             attention = torch.softmax(scores + unseen, dim=1)
-            state = state + (attention[:, None] @ memories[hop])[:, 0]
+            state = state + torch.bmm(attention.unsqueeze(1), memories[hop]).squeeze(1)
             seen |= {f"hop{hop}.attention": attention, f"hop{hop}.state": state}
         return seen
 
     def forward(self, story: Tensor, query: Tensor) -> Tensor:
         *_, state = self.taps(story, query).values()
-        return F.linear(state, self.embedding[-1].weight)
+        last = self.embedding[-1]
+        assert isinstance(last, nn.Embedding)
+        return F.linear(state, last.weight)
 
     def objective(self, story: Tensor, query: Tensor, answer: Tensor, loss: str) -> Tensor:
         """The sum over the batch of -log p(answer)."""

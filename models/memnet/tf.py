@@ -29,7 +29,7 @@ class MemoryNetwork(Layers):
         """How much each word counts in each unit: the position encoding; 0 for padding."""
         scale = self.config.words * self.config.width
         encoding = tf.constant(positions(self.config) / scale, self.tables[0].dtype)
-        return encoding * tf.cast(ids != PAD, encoding.dtype)[..., None]
+        return encoding * tf.expand_dims(tf.cast(ids != PAD, encoding.dtype), -1)
 
     def taps(self, story: Tensor, query: Tensor) -> dict[str, Tensor]:
         """The landmarks of inference by their names in ``SPEC.taps``."""
@@ -43,9 +43,9 @@ class MemoryNetwork(Layers):
         state = tf.reduce_sum(tf.gather(self.tables[0], query) * self.weights(query), axis=1)
         seen = {"query": state}
         for hop in range(1, len(memories)):
-            scores = tf.linalg.matvec(memories[hop - 1], state)
+            scores = tf.squeeze(tf.matmul(memories[hop - 1], tf.expand_dims(state, 2)), axis=2)
             attention = tf.nn.softmax(scores + unseen)
-            state += tf.linalg.matvec(memories[hop], attention, transpose_a=True)
+            state += tf.squeeze(tf.matmul(tf.expand_dims(attention, 1), memories[hop]), axis=1)
             seen |= {f"hop{hop}.attention": attention, f"hop{hop}.state": state}
         return seen
 
