@@ -13,11 +13,9 @@ from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnx_ir
 import onnx_ir.passes.common as passes
 import torch
-from onnx import helper
 from onnxscript import optimizer
 
 from xbench import bench, registry
@@ -66,10 +64,9 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
             custom_translation_table=recurrent_pt.TRANSLATIONS,
         )
         assert program is not None, "dynamo=True returns the program"
+        lift_parameters(program.model, {item.name for item in spec.exported(config)})
         simplify(program.model)
-    model = program.model_proto
-    lift_parameters(model, {item.name for item in spec.exported(config)})
-    return finish(model, spec, config, path, tf_layout=False)
+    return finish(program.model_proto, spec, config, path, tf_layout=False)
 
 
 def simplify(model: onnx_ir.Model) -> None:
@@ -90,16 +87,14 @@ def simplify(model: onnx_ir.Model) -> None:
         tidy(model)
 
 
-def lift_parameters(model: onnx.ModelProto, names: set[str]) -> None:
-    """Turn the initialisers called ``names`` into graph inputs, in place."""
+def lift_parameters(model: onnx_ir.Model, names: set[str]) -> None:
+    """Turn the initialisers called ``names`` that are used into graph inputs, in place.
+
+    Before anything is folded: what is made of a parameter is no constant.
+    """
     graph = model.graph
-    kept = []
-    for tensor in graph.initializer:
-        if tensor.name in names:
-            graph.input.append(
-                helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-            )
-        else:
-            kept.append(tensor)
-    del graph.initializer[:]
-    graph.initializer.extend(kept)
+    for value in list(graph.initializers.values()):
+        if value.name in names and value.uses():
+            del graph.initializers[value.name]
+            value.const_value = None
+            graph.inputs.append(value)

@@ -28,15 +28,22 @@ def lstm(x: Any, weight_ih: Any, weight_hh: Any, bias_ih: Any = None, bias_hh: A
     return op.Squeeze(outputs, op.Constant(value_ints=[1])), h, c
 
 
-def clipped_rnn(x: Any, weight_ih: Any, weight_hh: Any, bias: Any, bound: float) -> Any:
+def clipped_rnn(
+    x: Any, weight_ih: Any, weight_hh: Any, weight_hh_reverse: Any, bias: Any, bound: float
+) -> Any:
     """``xbench::clipped_rnn`` as RNN: ONNX clips to [-bound, bound] before the ReLU."""
-    zeros = op.Sub(bias, bias)
+
+    def both(forward: Any, backward: Any) -> Any:
+        axis = op.Constant(value_ints=[0])
+        return op.Concat(op.Unsqueeze(forward, axis), op.Unsqueeze(backward, axis), axis=0)
+
+    biases = op.Concat(bias, op.Sub(bias, bias), axis=0)
     outputs, _ = op.RNN(
         x,
-        weight_ih,
-        weight_hh,
-        op.Concat(bias, zeros, axis=1),
-        hidden_size=weight_hh.shape[2],
+        both(weight_ih, weight_ih),
+        both(weight_hh, weight_hh_reverse),
+        both(biases, biases),
+        hidden_size=weight_hh.shape[1],
         direction="bidirectional",
         activations=["Relu", "Relu"],
         clip=bound,

@@ -88,25 +88,36 @@ def clipped_rnn(
     x: Name,
     kernel: Name,
     recurrence: Name,
+    backward_recurrence: Name,
     bias: Name,
     *,
     hidden: int,
     bound: float,
 ) -> list[Name]:
     """RNN both ways, summed: ONNX clips to [-bound, bound] before the ReLU."""
-    weights = [make.node("Transpose", value, perm=[0, 2, 1])[0] for value in (kernel, recurrence)]
-    both, _ = make.node(
+
+    def both(forward: Name, backward: Name) -> Name:
+        parts = [make.node("Unsqueeze", way, make.axes(0))[0] for way in (forward, backward)]
+        return make.node("Concat", *parts, axis=0)[0]
+
+    weights = [
+        make.node("Transpose", value, perm=[1, 0])[0]
+        for value in (kernel, recurrence, backward_recurrence)
+    ]
+    (biases,) = make.node("Concat", bias, make.zeros_like(bias), axis=0)
+    states, _ = make.node(
         "RNN",
         x,
-        *weights,
-        make.node("Concat", bias, make.zeros_like(bias), axis=1)[0],
+        both(weights[0], weights[0]),
+        both(weights[1], weights[2]),
+        both(biases, biases),
         outputs=2,
         hidden_size=hidden,
         direction="bidirectional",
         activations=["Relu", "Relu"],
         clip=bound,
     )
-    return make.node("ReduceSum", both, make.axes(1), keepdims=0)
+    return make.node("ReduceSum", states, make.axes(1), keepdims=0)
 
 
 MAKERS = {"lstm": lstm, "clipped_rnn": clipped_rnn}

@@ -53,6 +53,7 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
     wanted = [item.name for item in spec.outputs(config)]
     names |= dict(zip(outputs, wanted, strict=True))
     rename(model.graph, names)
+    free_loops(model.graph)
     return finish(model, spec, config, path, tf_layout=True)
 
 
@@ -65,6 +66,30 @@ def signature_of(item: TensorSpec, order: tuple[int, ...]) -> Any:
     shape = [item.shape[axis] for axis in order]
     sizes = [None if isinstance(size, str) else size for size in shape]
     return tf.TensorSpec(sizes, getattr(tf, item.dtype), name=safe(item.name))
+
+
+def free_loops(graph: onnx.GraphProto) -> None:
+    """Let the bodies of loops read what no step changes from outside, in place.
+
+    tf2onnx hands everything from step to step, parameters too: ONNX Runtime then copies them at
+    each, and cannot pack them for its products.
+    """
+    used = {name for node in graph.node for name in node.input}
+    used |= {value.name for value in graph.output}
+    for node in graph.node:
+        if node.op_type != "Loop":
+            continue
+        (body,) = (attribute.g for attribute in node.attribute if attribute.name == "body")
+        # A loop has a count and a condition before what it carries; its body gives a condition.
+        fixed = [
+            place
+            for place, output in enumerate(node.output[: len(node.input) - 2])
+            if output not in used and body.input[place + 2].name == body.output[place + 1].name
+        ]
+        rename(body, {body.input[place + 2].name: node.input[place + 2] for place in fixed})
+        for place in reversed(fixed):
+            del node.input[place + 2], node.output[place]
+            del body.input[place + 2], body.output[place + 1]
 
 
 def rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:

@@ -8,6 +8,8 @@ translates to ONNX. What the operators compute here is what the layers do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -63,40 +65,62 @@ class LSTM(nn.LSTM):
 
 @torch.library.custom_op("xbench::clipped_rnn", mutates_args=())
 def clipped_rnn_operator(
-    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, bound: float
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    weight_hh_reverse: Tensor,
+    bias: Tensor,
+    bound: float,
 ) -> Tensor:
-    """The sum of both directions (time, batch, hidden); ``weight_hh`` is (2, hidden, hidden)."""
-    return both_ways(x, weight_ih, weight_hh, bias, bound)
+    """What ``both_ways`` computes."""
+    return both_ways(x, weight_ih, weight_hh, weight_hh_reverse, bias, bound)
 
 
 @clipped_rnn_operator.register_fake
-def _(x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, bound: float) -> Tensor:
+def _(
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    weight_hh_reverse: Tensor,
+    bias: Tensor,
+    bound: float,
+) -> Tensor:
     return x.new_empty(x.shape[0], x.shape[1], weight_hh.shape[1])
 
 
 def both_ways(
-    x: Tensor, weight_ih: Tensor, weight_hh: Tensor, bias: Tensor, bound: float
+    x: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    weight_hh_reverse: Tensor,
+    bias: Tensor,
+    bound: float,
 ) -> Tensor:
     """h_t = clip(x_t W + b + h_before U, 0, bound) forwards and backwards in time, summed.
 
-    Both directions take each step in one batched product, so there are half as many steps as
-    where one direction follows the other.
+    (time, batch, inputs) -> (time, batch, hidden). Each direction has its own U. Where the gradient
+    of ``clip`` jumps, it is 0.
     """
-    seen = F.linear(x, weight_ih, bias)
-    recurrence = weight_hh.transpose(1, 2)
-    state = x.new_zeros(2, x.shape[1], weight_hh.shape[1])
-    states = []
-    for now in torch.stack([seen, seen.flip(0)], dim=1).unbind():
-        state = F.hardtanh(torch.baddbmm(now, state, recurrence), 0.0, bound)
-        states.append(state)
-    forward, backward = torch.stack(states, dim=1).unbind()
-    return forward + backward.flip(0)
+    steps = F.linear(x, weight_ih, bias).unbind()
+
+    def one_way(steps: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
+        state = x.new_zeros(x.shape[1], weight.shape[1])
+        states = []
+        for seen in steps:
+            state = F.hardtanh(torch.addmm(seen, state, weight.t()), 0.0, bound)
+            states.append(state)
+        return states
+
+    forward = one_way(steps, weight_hh)
+    backward = one_way(steps[::-1], weight_hh_reverse)
+    return torch.stack(forward) + torch.stack(backward[::-1])
 
 
 class ClippedRNN(nn.Module):
     """A plain recurrent layer with ReLU clipped at ``bound``, both ways, directions summed.
 
-    (time, batch, inputs) -> (time, batch, hidden) (Hannun et al. 2014, arXiv 1412.5567, section 2).
+    (time, batch, inputs) -> (time, batch, hidden). The directions share the weight of the input
+    and the bias (Hannun et al. 2014, arXiv 1412.5567, section 2).
     """
 
     def __init__(self, input_size: int, hidden_size: int, bound: float) -> None:
@@ -108,14 +132,7 @@ class ClippedRNN(nn.Module):
         self.bias = nn.Parameter(torch.empty(hidden_size))
 
     def forward(self, x: Tensor) -> Tensor:
-        weight_hh = torch.stack([self.weight_hh, self.weight_hh_reverse])
+        weights = self.weight_ih, self.weight_hh, self.weight_hh_reverse, self.bias
         run = clipped_rnn_operator if torch.compiler.is_exporting() else both_ways
-        found: Tensor = run(x, self.weight_ih, weight_hh, self.bias, self.bound)
+        found: Tensor = run(x, *weights, self.bound)
         return found
-
-
-def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The new h and c from the sums of the four gates (batch, 4 hidden) and the cell before."""
-    i, f, g, o = gates.chunk(4, dim=-1)
-    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-    return torch.sigmoid(o) * torch.tanh(c), c

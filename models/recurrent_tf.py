@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -100,12 +100,37 @@ def lstm_layer(
         zero = tf.zeros([tf.shape(x)[1], hidden], x.dtype)
         start = zero, zero
 
-    def step(state: tuple[Tensor, Tensor], gates: Tensor) -> tuple[Tensor, Tensor]:
-        h, c = state
+    def step(gates: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         return lstm_step(gates + tf.matmul(h, recurrence), c)
 
-    h, c = tf.scan(step, seen, start)
-    return h, h[-1], c[-1]
+    return in_time(step, seen, *start)
+
+
+def in_time(
+    step: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]], x: Tensor, h: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``h, c = step(x[time], h, c)`` for every time: h at all times, and the last h and c.
+
+    ``tf.scan`` would keep c at all times as well.
+    """
+    steps = tf.shape(x)[0]
+    seen = tf.TensorArray(x.dtype, steps).unstack(x)
+    states = tf.TensorArray(h.dtype, steps)
+
+    def body(time: Tensor, h: Tensor, c: Tensor, states: Any) -> tuple[Tensor, ...]:
+        h, c = step(seen.read(time), h, c)
+        return time + 1, h, c, states.write(time, h)
+
+    _, h, c, states = tf.while_loop(
+        lambda time, *_: time < steps,
+        body,
+        (tf.constant(0), h, c, states),
+        maximum_iterations=steps,
+    )
+    found = states.stack()
+    # Where it is known, a product after it need not ask for the shape.
+    found.set_shape([x.shape[0], *h.shape])
+    return found, h, c
 
 
 def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,22 +148,27 @@ def clipped(x: Tensor, bound: float) -> Tensor:
 def clipped_rnn(model: Layers, name: str, x: Tensor, bound: float) -> Tensor:
     """h_t = clip(x_t W + b + h_before U, 0, bound) both ways in time, summed.
 
-    (time, batch, inputs) -> (time, batch, hidden). Both directions take each step in one batched
-    product.
+    (time, batch, inputs) -> (time, batch, hidden). Each direction has its own U.
     """
-    kernel, bias = (model.parameters[f"{name}.{part}"] for part in ("weight_ih", "bias"))
-    recurrences = [model.parameters[f"{name}.weight_hh{way}"] for way in ("", "_reverse")]
-    recurrence = tf.stack(recurrences)
+    kernel, recurrence, backward_recurrence, bias = (
+        model.parameters[f"{name}.{part}"]
+        for part in ("weight_ih", "weight_hh", "weight_hh_reverse", "bias")
+    )
     hidden = bias.shape[0]
     if exporting():
+        inputs = [x, kernel, recurrence, backward_recurrence, bias]
         shape = [x.shape[0], x.shape[1], hidden]
-        (found,) = named("clipped_rnn", [x, kernel, recurrence, bias], [shape], bound=bound)
+        (found,) = named("clipped_rnn", inputs, [shape], bound=bound)
         return found
-    seen = tf.tensordot(x, kernel, 1) + bias
+    seen = tf.nn.bias_add(tf.tensordot(x, kernel, 1), bias)
 
-    def step(state: Tensor, now: Tensor) -> Tensor:
-        return clipped(now + tf.matmul(state, recurrence), bound)
+    def step(states: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        # Both directions in one loop, the backward one from the other end.
+        return (
+            clipped(seen[0] + tf.matmul(states[0], recurrence), bound),
+            clipped(seen[1] + tf.matmul(states[1], backward_recurrence), bound),
+        )
 
-    start = tf.zeros([2, tf.shape(x)[1], hidden], x.dtype)
-    states = tf.scan(step, tf.stack([seen, tf.reverse(seen, [0])], axis=1), start)
-    return states[:, 0] + tf.reverse(states[:, 1], [0])
+    zero = tf.zeros([tf.shape(x)[1], hidden], x.dtype)
+    forward, backward = tf.scan(step, (seen, tf.reverse(seen, [0])), (zero, zero))
+    return forward + tf.reverse(backward, [0])

@@ -73,8 +73,7 @@ class Seq2Seq(Layers):
             x = tf.concat([tf.gather(words, token), context], axis=1)
             new_h, new_c = [], []
             for (kernel, recurrence, bias), state, cell in zip(layers, h, c, strict=True):
-                # In this order a product and the bias are one operator, also in ONNX Runtime.
-                gates = tf.nn.bias_add(tf.matmul(x, kernel), bias) + tf.matmul(state, recurrence)
+                gates = tf.nn.bias_add(tf.matmul(x, kernel) + tf.matmul(state, recurrence), bias)
                 x, cell = lstm_step(gates, cell)
                 new_h.append(x)
                 new_c.append(cell)
