@@ -9,52 +9,79 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from xbench.bench import now
 from xbench.progress import Progress
 
+BAR = 8
+"""Characters of the bar."""
+AROUND = 34
+"""Characters of the line that are not the label: spinner, bar, percent, and the time left."""
+NARROWEST, WIDEST = 20, 70
+"""Characters of a label at least and at most. It takes as many always: the bar stays in place."""
+NOTHING_S = 1e-6
+"""Planned work that is no more than this is what sums of fractions leave."""
+
 
 class BarProgress(Progress):
-    """One bar over all planned work; the label names what is going on."""
+    """One bar over the whole run; the label names what is going on.
+
+    Its length is time: what has passed, and what is left by the tasks done so far.
+    """
 
     def __init__(self, console: Console) -> None:
         self.bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=BAR),
             TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
         )
         self.row = self.bar.add_task("starting", total=None, left="")
         self.lock = threading.Lock()
-        self.planned = 0.0
-        self.done = 0.0
         self.active: list[str] = []
-        self.begin = now()
+        self.planned = self.done = 0.0
+        self.begin = self.stage_begin = now()
+        self.done_before = 0.0  # in the stages before this one
+        self.after: float | None = 0.0
 
     def plan(self, weight: float) -> None:
         with self.lock:
+            if self.planned - self.done < NOTHING_S:
+                self.stage_begin, self.done_before = now(), self.done
             self.planned += weight
             self.refresh()
 
+    def later(self, seconds: float | None) -> None:
+        with self.lock:
+            self.after = seconds
+            self.refresh()
+
+    def left_s(self) -> float | None:
+        """Seconds that the run still takes: this stage at its pace so far, and those after it."""
+        if self.after is None:
+            return None
+        done, left = self.done - self.done_before, self.planned - self.done
+        pace = (now() - self.stage_begin) / done if done else 1.0
+        return (left * pace if left > NOTHING_S else 0.0) + self.after
+
     def refresh(self) -> None:
         """Show what is going on now; the caller holds the lock."""
-        left = ""
-        if self.done > 0 and self.planned > self.done:
-            seconds = (now() - self.begin) / self.done * (self.planned - self.done)
-            left = f"about {seconds:.0f} s left"
+        left, passed = self.left_s(), now() - self.begin
         label = "; ".join(self.active) or "working"
+        room = min(max(NARROWEST, self.bar.console.width - AROUND), WIDEST)
         self.bar.update(
             self.row,
-            description=escape(label if len(label) <= 60 else label[:59] + "…"),
-            total=self.planned or None,
-            completed=self.done,
-            left=left,
+            description=escape(
+                label.ljust(room) if len(label) <= room else f"{label[: room - 1]}…"
+            ),
+            total=passed + left if left is not None else None,
+            completed=passed,
+            left=f"{clock(left)} left" if left else "",
         )
 
     @contextmanager
@@ -72,6 +99,16 @@ class BarProgress(Progress):
 
     def note(self, text: str) -> None:
         self.bar.console.print(f"note: {text}", markup=False, highlight=False)
+
+
+def clock(seconds: float) -> str:
+    """A time to wait for, as ``12 s``, ``3:05 min`` or ``1:02 h``."""
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    if whole < 6000:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 class LineProgress(Progress):

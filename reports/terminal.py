@@ -9,14 +9,17 @@ from __future__ import annotations
 import itertools
 import operator
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import IO
 
 from rich.console import Console
 
+from xbench.listing import Listed
 from xbench.optypes import UNKNOWN
 from xbench.reports import format as fmt
+from xbench.reports import suite
 from xbench.reports.format import Screen
 from xbench.reports.tables import (
     TOP_OPERATORS,
@@ -43,12 +46,13 @@ from xbench.reports.tables import (
     worst,
 )
 from xbench.result import OK, Agreement, CaseResult, Document, LossTable, Profile, Ratio
-from xbench.spec import ModelSpec
 from xbench.speed import ALPHA, MARGIN
 from xbench.stats import MIN_FOR_INTERVAL
 
 NAMED = 3
 """Cases that a note names; more are counted."""
+FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?:e[+-]\d+)?(?!\w)")
+"""A number in a note."""
 PIPED_WIDTH = 160
 """Columns when nobody's terminal limits them."""
 
@@ -65,8 +69,17 @@ def show(document: Document, console: Console) -> None:
     """Print the whole report of a run."""
     screen = Screen(console)
     names = case_names(document.cases)
-    groups = grouped(document.cases)
     header(screen, document)
+    if suite.is_suite(document):
+        overview(screen, document, names)
+    else:
+        in_full(screen, document, names)
+    closing(screen, document, names)
+
+
+def in_full(screen: Screen, document: Document, names: Names) -> None:
+    """Tables of every model and phase."""
+    groups = grouped(document.cases)
     for group in groups.values():
         # A case that only served a verdict was computed, not measured: it has no speed.
         asked = [result for result in group if result.asked]
@@ -89,7 +102,30 @@ def show(document: Document, console: Console) -> None:
             loss_by_step(screen, losses, trained, names)
     for group in groups.values():
         operator_time(screen, group, names)
-    closing(screen, document, names)
+
+
+def overview(screen: Screen, document: Document, names: Names) -> None:
+    """One table per question over all models; what is wrong is told in full."""
+    asked = [result for result in document.cases if result.asked]
+    whole = {r.key: f"{r.case.model} {r.case.phase} {names[r.key]}" for r in document.cases}
+    lost = [result for result in asked if result.status != OK]
+    if lost:
+        screen.title("Did not run", f"{len(lost)} of {fmt.plural(len(asked), 'case')}")
+        failed(screen, lost, whole)
+    tell(screen, suite.same(screen, document), whole)
+    suite.fast(screen, document)
+    ratios = [result.ratio for result in asked if result.ratio]
+    if ratios:
+        law(screen, ratios)
+    if count := sum(map(bool, map(drifting, asked))):
+        of = fmt.plural(count, "case")
+        screen.item(("*", "yellow"), (f" not steady when warm-up ended: {of}", "dim"))
+    named = {r.key: f"{r.case.model} {names[r.key]}" for r in document.cases}
+    cycles(screen, asked, named)
+    soaks(screen, asked, named)
+    suite.where(screen, document)
+    screen.line()
+    screen.line((f"tables of a model: xbench show {document.run.id} MODEL", "dim"))
 
 
 def header(screen: Screen, document: Document) -> None:
@@ -124,6 +160,12 @@ def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
     if any(result.samples or result.status != OK for result in group):
         screen.title(f"Speed: {heading(case)}", f"time of {body}")
         screen.table(speed_columns(group, names))
+    failed(screen, group, names)
+    speed_remarks(screen, group, names)
+
+
+def failed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
+    """Why cases did not run."""
     for result in group:
         if result.status != OK:
             screen.item(
@@ -132,7 +174,6 @@ def speed(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
                 (result.status, style_of(result.status)),
                 f": {result.reason or 'no reason was given'}",
             )
-    speed_remarks(screen, group, names)
 
 
 def speed_remarks(screen: Screen, group: Sequence[CaseResult], names: Names) -> None:
@@ -250,8 +291,13 @@ def agreements(
 
 
 def agreement_table(screen: Screen, rows: Sequence[Agreement], names: Names) -> None:
-    """One row per agreement; below it every sentence that says more than its row."""
+    """One row per agreement; below it what there is to tell."""
     screen.table(agreement_columns(rows, names))
+    tell(screen, rows, names)
+
+
+def tell(screen: Screen, rows: Sequence[Agreement], names: Names) -> None:
+    """Every sentence that says more than its row in a table."""
     told: set[tuple[str, str]] = set()
     for row in rows:
         # Against another side the same is often said again.
@@ -341,20 +387,36 @@ def closing(screen: Screen, document: Document, names: Names) -> None:
 
 
 def case_notes(cases: Sequence[CaseResult], names: Names) -> list[str]:
-    """The notes of the cases; one that several share once, with how many they are."""
-    holders: dict[str, list[CaseResult]] = {}
+    """The notes of the cases; one that many share once, whatever its figures, with their range."""
+    alike: dict[str, dict[str, list[CaseResult]]] = {}
     for result in cases:
         for note in result.notes:
+            holders = alike.setdefault(FIGURE.sub("#", note), {})
             holders.setdefault(note, []).append(result)
     measured = sum(bool(result.samples) for result in cases)
+    several = len({result.case.model for result in cases}) > 1
+
+    def called(result: CaseResult) -> str:
+        model = f"{result.case.model} " if several else ""
+        return f"{model}{names[result.key]}, {result.case.phase}"
+
     found = []
-    for note, results in holders.items():
-        if len(results) <= NAMED:
-            who = "; ".join(f"{names[r.key]}, {r.case.phase}" for r in results)
-        else:
-            who = f"{len(results)} of {measured} cases"
-        found.append(f"{who}: {note}")
+    for noted in alike.values():
+        if sum(map(len, noted.values())) > NAMED:
+            holding = {result.key for results in noted.values() for result in results}
+            found.append(f"{len(holding)} of {measured} cases: {ranged(list(noted))}")
+            continue
+        for note, results in noted.items():
+            found.append(f"{'; '.join(map(called, results))}: {note}")
     return found
+
+
+def ranged(notes: Sequence[str]) -> str:
+    """One note for several that differ in their figures: ``1.5 to 1.7 CPUs``."""
+    columns = zip(*(FIGURE.findall(note) for note in notes), strict=True)
+    ends = [sorted(set(column), key=float) for column in columns]
+    spans = iter([one[0] if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in ends])
+    return FIGURE.sub(lambda _: next(spans), notes[0])
 
 
 def summary(document: Document) -> str:
@@ -372,20 +434,31 @@ def summary(document: Document) -> str:
     return f"{what}, {agreed} of {len(verdicts)} comparisons agreed"
 
 
-def table_list(models: Sequence[ModelSpec], console: Console) -> None:
+def table_list(models: Sequence[Listed], console: Console) -> None:
     """Print what ``xbench list`` knows of each model; the first loss is the default."""
     screen = Screen(console)
     indent = max((len(model.name) for model in models), default=0) + 2
     for model in models:
         screen.line((model.name.ljust(indent), "bold cyan"), (model.title, "bold"))
-        sizes = [f"{size} {model.parameter_count(size):,}" for size in model.sizes]
-        batches = [f"{size} {batch}" for size, batch in model.batch.items()]
-        for name, text in (
+        in_use = model.data_problem or model.data_path
+        lines = [
             ("paper", model.paper),
-            ("parameters", ", ".join(sizes)),
-            ("batch", ", ".join(batches)),
+            *((size, size_text(model, size)) for size in model.parameters),
             ("losses", ", ".join(model.losses)),
             ("data", model.data),
-        ):
-            screen.line((name.ljust(12), "dim"), text, indent=indent)
+            *([("data in use", in_use)] if in_use else []),
+        ]
+        width = max(len(name) for name, _ in lines) + 2
+        for name, text in lines:
+            screen.line((name.ljust(width), "dim"), text, indent=indent)
         screen.line()
+
+
+def size_text(model: Listed, size: str) -> str:
+    """As ``1,234 parameters, 0.012 GFLOP an item, batch 32 (inference 1, 32)``."""
+    flops = model.flops_per_item[size]
+    gflop = fmt.significant(None if flops is None else flops / 1e9)
+    own = model.infer_batch[size]
+    apart = f" (inference {', '.join(map(str, own))})" if own != (model.batch[size],) else ""
+    batch = f"batch {model.batch[size]}{apart}"
+    return f"{model.parameters[size]:,} parameters, {gflop} GFLOP an item, {batch}"

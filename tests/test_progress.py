@@ -47,9 +47,9 @@ def text(console: Console) -> str:
     return console.file.getvalue()
 
 
-def row(bar: BarProgress) -> str:
+def row(bar: BarProgress, width: int = 120) -> str:
     """The bar as it would be drawn now."""
-    console = Console(file=io.StringIO(), width=120)
+    console = Console(file=io.StringIO(), width=width)
     console.print(bar.bar.make_tasks_table(bar.bar.tasks))
     return text(console)
 
@@ -85,28 +85,84 @@ def test_tasks_of_several_threads_end_in_any_order(bar: BarProgress) -> None:
         assert "one" not in row(bar)
 
 
-def test_the_bar_counts_seconds_planned_and_done(bar: BarProgress) -> None:
+def test_the_bar_is_as_long_as_what_has_passed_and_what_is_left(
+    bar: BarProgress, clock: Clock
+) -> None:
     bar.plan(4.0)
     assert "0%" in row(bar)
     with bar.task("one", 1.0):
-        pass
+        clock.now_s += 1.0
     assert "25%" in row(bar)
-    bar.plan(1.0)
-    with bar.task("two", 4.0):
-        assert "20%" in row(bar)
+    bar.later(6.0)
+    assert "10%" in row(bar)
+    bar.later(0.0)
+    with bar.task("two", 3.0):
+        clock.now_s += 3.0
     assert "100%" in row(bar)
 
 
 def test_the_time_left_follows_what_work_really_takes(bar: BarProgress, clock: Clock) -> None:
-    bar.plan(10.0)
     assert "left" not in row(bar), "nothing is known yet"
+    bar.plan(10.0)
+    assert "10 s left" in row(bar)
     with bar.task("one", 2.0):
         clock.now_s += 4.0  # twice as long as planned
-        assert "left" not in row(bar)
-    assert "about 16 s left" in row(bar)
+    assert "16 s left" in row(bar)
     with bar.task("rest", 8.0):
         clock.now_s += 1.0
     assert "left" not in row(bar)
+
+
+def test_what_comes_later_is_added_as_it_was_said_last(bar: BarProgress, clock: Clock) -> None:
+    bar.plan(10.0)
+    bar.later(100.0)
+    bar.later(30.0)
+    with bar.task("one", 5.0):
+        clock.now_s += 10.0
+    # The pace is that of this stage: whoever says what follows knows what that takes.
+    assert "40 s left" in row(bar)
+
+
+def test_nothing_is_said_of_the_time_while_what_follows_is_not_known(
+    bar: BarProgress, clock: Clock
+) -> None:
+    bar.later(None)
+    bar.plan(10.0)
+    with bar.task("one", 5.0):
+        clock.now_s += 5.0
+    assert "left" not in row(bar)
+    bar.later(0.0)
+    assert "5 s left" in row(bar)
+
+
+def test_every_stage_has_a_pace_of_its_own(bar: BarProgress, clock: Clock) -> None:
+    bar.plan(0.3)
+    for _ in range(3):  # In floating point 0.1 + 0.1 + 0.1 is not 0.3.
+        with bar.task("import", 0.1):
+            clock.now_s += 50.0
+    bar.plan(10.0)
+    assert "10 s left" in row(bar)
+    with bar.task("one", 5.0):
+        clock.now_s += 10.0
+    assert "10 s left" in row(bar)
+    bar.plan(5.0)  # More work in the middle of a stage goes on at its pace.
+    assert "20 s left" in row(bar)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (0.6, "1 s"),
+        (99.4, "99 s"),
+        (99.6, "1:40 min"),
+        (605, "10:05 min"),
+        (5999.4, "99:59 min"),
+        (5999.6, "1:40 h"),
+        (90_000, "25:00 h"),
+    ],
+)
+def test_a_time_to_wait_for(seconds: float, shown: str) -> None:
+    assert reporting.clock(seconds) == shown
 
 
 def test_work_that_fails_is_no_longer_going_on(bar: BarProgress) -> None:
@@ -115,7 +171,7 @@ def test_work_that_fails_is_no_longer_going_on(bar: BarProgress) -> None:
         with pytest.raises(error), bar.task("doomed", 1.0):
             raise error
     assert "doomed" not in row(bar)
-    assert "100%" in row(bar)
+    assert "left" not in row(bar)
 
 
 def test_the_same_label_twice_ends_once_each(bar: BarProgress) -> None:
@@ -127,11 +183,23 @@ def test_the_same_label_twice_ends_once_each(bar: BarProgress) -> None:
 
 
 def test_a_long_label_is_cut_and_brackets_are_text(bar: BarProgress) -> None:
+    room = reporting.WIDEST
     with bar.task("x" * 200, 1.0):
-        assert "x" * 59 + "…" in row(bar)
-        assert "x" * 60 not in row(bar)
+        assert "x" * (room - 1) + "…" in row(bar)
+        assert "x" * room not in row(bar)
     with bar.task("[bold]R0[t=3][/bold]", 1.0):
         assert "[bold]R0[t=3][/bold]" in row(bar)
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_the_line_of_a_run_fits_its_terminal(clock: Clock, width: int) -> None:
+    bar = BarProgress(Console(file=io.StringIO(), force_terminal=True, width=width))
+    bar.later(5999.0)
+    with bar.task("round 10/30, case 64/64: autoencoder infer ort(torch) cpu", 1.0):
+        line = row(bar, width).rstrip("\n")
+    assert "\n" not in line
+    assert line.startswith(f"{line[0]} round 10/30, ")
+    assert line.rstrip().endswith("0% 99:59 min left"), "what matters is never cut"
 
 
 def test_a_note_stays_above_the_bar(bar: BarProgress) -> None:

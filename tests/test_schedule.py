@@ -20,6 +20,7 @@ from xbench.schedule import (
     CHEAP_S,
     PRECISE_BUDGET_S,
     ROUNDS,
+    SUITE_S,
     Schedule,
     cheap,
     cost_s,
@@ -263,3 +264,59 @@ def test_a_budget_must_hold_a_sample_of_every_round() -> None:
     message = schedule.too_small(one(0.5))
     assert "too small for one sample in each of 30 rounds" in message
     assert "fewer --rounds, or --budget 1.5e+02" in message
+
+
+# -- the time of a run ---------------------------------------------------------------------------
+
+
+def rounds_of(schedule: Schedule, *replicates: tuple[float, int]) -> int:
+    return len(schedule.outlook(0, 0.0, replicates))
+
+
+def cheap_ones(count: int, each_s: float) -> list[tuple[float, int]]:
+    return [(each_s, CHEAP_ROUNDS)] * count
+
+
+def test_a_run_of_few_cases_has_all_its_rounds() -> None:
+    assert rounds_of(Schedule(), *cheap_ones(10, 1.0)) == CHEAP_ROUNDS
+    assert rounds_of(Schedule(), (100.0, ROUNDS), (1.0, CHEAP_ROUNDS)) == ROUNDS, "600 s are spent"
+
+
+@pytest.mark.parametrize("count", [1, 12, 36, 64, 1000])
+@pytest.mark.parametrize("each_s", [0.1, 0.5, 1.0])
+def test_many_cases_share_the_time_and_have_six_rounds_each(count: int, each_s: float) -> None:
+    found = rounds_of(Schedule(), *cheap_ones(count, each_s))
+    assert ROUNDS <= found <= CHEAP_ROUNDS
+    if found > ROUNDS:
+        assert found * count * each_s <= SUITE_S
+    if found < CHEAP_ROUNDS:
+        assert (found + 1) * count * each_s > SUITE_S
+
+
+def test_dear_cases_take_no_part_in_later_rounds() -> None:
+    schedule = Schedule()
+    rounds_s = schedule.outlook(0, 0.0, [(10.0, ROUNDS), *cheap_ones(2, 1.0)])
+    assert rounds_s == [12.0] * ROUNDS + [2.0] * (CHEAP_ROUNDS - ROUNDS)
+    # From the middle of a run it is what is left of the same.
+    assert schedule.outlook(5, 60.0, [(10.0, ROUNDS), *cheap_ones(2, 1.0)]) == rounds_s[5:]
+
+
+@pytest.mark.parametrize("asked", [{"rounds": 20}, {"budget_s": 9.0}, {"ci_width": 0.01}])
+def test_what_was_asked_for_is_not_shared_out(asked: dict[str, Any]) -> None:
+    assert Schedule(**asked).begins(ROUNDS, 10 * SUITE_S, 1.0)
+    assert not Schedule().begins(ROUNDS, 10 * SUITE_S, 1.0)
+    assert not Schedule(iterations=5).begins(ROUNDS, 10 * SUITE_S, 1.0), (
+        "that says nothing of rounds"
+    )
+
+
+def test_a_run_begins_no_round_that_its_time_does_not_hold() -> None:
+    assert Schedule().begins(ROUNDS - 1, 10 * SUITE_S, 10 * SUITE_S)
+    assert Schedule().begins(ROUNDS, SUITE_S - 1.0, 1.0)
+    assert not Schedule().begins(ROUNDS, SUITE_S - 1.0, 1.5)
+
+
+def test_the_most_rounds_of_a_case() -> None:
+    assert Schedule().most([]) == Schedule().most([0.5]) == CHEAP_ROUNDS
+    assert Schedule().most([9.0]) == ROUNDS
+    assert Schedule(rounds=4).most([9.0]) == Schedule(rounds=4).most([]) == 4

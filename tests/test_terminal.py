@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 from rich.text import Text
 
-from xbench import speed
+from xbench import listing, registry, speed
+from xbench.listing import Listed
 from xbench.models.prednet import SPEC
 from xbench.reports import format as fmt
 from xbench.reports import terminal
@@ -669,14 +671,49 @@ def test_an_empty_document_is_a_report_too(doc: Document) -> None:
     assert text.startswith("nothing was asked for")
 
 
+def listing_text(width: int, *models: Listed) -> str:
+    out = io.StringIO()
+    terminal.table_list(models, Console(file=out, width=width))
+    return out.getvalue()
+
+
 @pytest.mark.parametrize("width", [80, 160])
 def test_list_tells_all_of_a_model(width: int) -> None:
-    out = io.StringIO()
-    terminal.table_list([SPEC], Console(file=out, width=width))
-    text = squeeze_lines(out.getvalue())
-    assert max(map(len, out.getvalue().splitlines())) <= width
-    for words in (SPEC.title, SPEC.paper, SPEC.data, "full 6,915,948", "L0, L_all, mse-next"):
+    shown = listing_text(width, listing.listed(SPEC))
+    assert max(map(len, shown.splitlines())) <= width
+    text = squeeze_lines(shown)
+    full = "full 6,915,948 parameters, 137 GFLOP an item, batch 4"
+    for words in (SPEC.title, SPEC.paper, SPEC.data, full, "L0, L_all, mse-next"):
         assert words in text
+    assert "data in use" not in text
+
+
+def test_list_tells_batches_of_inference_that_are_its_own() -> None:
+    listed = listing.listed(registry.model("deepq"))
+    assert (listed.batch["tiny"], listed.infer_batch["tiny"]) == (32, (1, 32))
+    assert "batch 32 (inference 1, 32)" in squeeze_lines(listing_text(160, listed))
+    assert "inference" not in listing_text(160, listing.listed(SPEC))
+
+
+def test_list_tells_the_data_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "prednet").mkdir()
+    monkeypatch.setenv("XBENCH_DATA", str(tmp_path))
+    listed = listing.listed(SPEC)
+    assert (listed.data, listed.data_path) == (SPEC.data, str(tmp_path / "prednet"))
+    assert f"data in use {tmp_path / 'prednet'}" in squeeze_lines(listing_text(400, listed))
+    assert listing.listed(registry.model("vgg")).data_path == "", "that folder holds none for it"
+    monkeypatch.setenv("XBENCH_DATA", "nowhere")
+    listed = listing.listed(SPEC)
+    assert (listed.data_path, listed.data_problem) == ("", "XBENCH_DATA=nowhere: no such folder")
+    assert "data in use XBENCH_DATA=nowhere: no such folder" in squeeze_lines(
+        listing_text(160, listed)
+    )
+
+
+def test_a_model_that_does_not_say_its_operations_is_listed_all_the_same() -> None:
+    silent = listing.listed(msgspec.structs.replace(SPEC, flops=None))
+    assert set(silent.flops_per_item.values()) == {None}
+    assert "parameters, - GFLOP an item" in listing_text(160, silent)
 
 
 @pytest.mark.parametrize(

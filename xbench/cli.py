@@ -61,27 +61,15 @@ def top(
 
 @app.command("list")
 def list_(json: Json = None) -> None:
-    """Models, their sizes and parameters, and the data they use."""
-    from xbench import registry
+    """Models: sizes with their parameters and GFLOP per item, and the data in use."""
+    from xbench import listing
     from xbench.reports import terminal
 
-    models = [registry.model(name) for name in registry.model_names()]
+    models = listing.models()
     if json is not None:
         import msgspec
 
-        rows = [
-            {
-                "name": spec.name,
-                "title": spec.title,
-                "paper": spec.paper,
-                "parameters": {size: spec.parameter_count(size) for size in spec.sizes},
-                "batch": dict(spec.batch),
-                "losses": spec.losses,
-                "data": spec.data,
-            }
-            for spec in models
-        ]
-        write(json, msgspec.json.format(msgspec.json.encode(rows), indent=1) + b"\n")
+        write(json, msgspec.json.format(msgspec.json.encode(models), indent=1) + b"\n")
     if json != "-":
         with stdout() as console:
             terminal.table_list(models, console)
@@ -215,7 +203,10 @@ def run(
         str | None, typer.Option(metavar="PATH", help="Folder, file or name of input data")
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(help="Fresh processes per case; default: 30 if cheap, else 6")
+        int | None,
+        typer.Option(
+            help="Fresh processes per case; default: 30 if cheap, else 6; fewer for many cases"
+        ),
     ] = None,
     budget: Annotated[
         str | None, typer.Option(help="Measuring per case, all rounds, as 30s; default: 5s")
@@ -406,6 +397,9 @@ def measured_again(a: Document, b: Document, store: Path) -> Document:
 @app.command()
 def show(
     name: Annotated[str, typer.Argument(help="A stored run, `last`, or a JSON file")] = "last",
+    models: Annotated[
+        list[str] | None, typer.Argument(metavar="MODEL", help="Of these models alone")
+    ] = None,
     all_: Annotated[bool, typer.Option("--list", help="List the stored runs instead")] = False,
     json: Json = None,
     store: StorePath = None,
@@ -429,6 +423,8 @@ def show(
         return
     with uncollected():
         document = storing.read(name, path)
+        if models:
+            document = storing.of_models(document, models)
         if json is not None:
             write(json, storing.encode(document))
         if json != "-":

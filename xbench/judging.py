@@ -89,8 +89,11 @@ class Judging:
         for state in self.states.values():
             state.random = self.inputs.random_nodes(state.case)
         self.progress.plan(OBSERVE_S * len(self.states))
-        for state in sorted(self.states.values(), key=lambda state: self.turn(state.case)):
-            with self.progress.task(f"computing {state.case.phase} {state.case.label}", OBSERVE_S):
+        states = sorted(self.states.values(), key=lambda state: self.turn(state.case))
+        for number, state in enumerate(states, start=1):
+            case = state.case
+            label = f"{number}/{len(states)}: {case.model} {case.phase} {case.label}"
+            with self.progress.task(f"computing {label}", OBSERVE_S):
                 self.observe_one(state)
 
     def turn(self, case: Case) -> int:

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 class Progress:
     """Says nothing. Subclasses show; all methods may be called from several threads.
 
-    Weights are rough seconds: they scale a bar, and the time left is corrected as tasks end.
+    A run has stages. The work of the present one is planned in rough seconds, which are corrected
+    by what its tasks really take; for those that follow a run says itself what it expects.
     """
 
     def plan(self, weight: float) -> None:
-        """More work has been found: ``weight`` seconds of it."""
+        """More work has been found: ``weight`` seconds of it. With all else done: a new stage."""
+
+    def later(self, seconds: float | None) -> None:
+        """So much is to come after all that is planned now; None while that is not known."""
 
     @contextmanager
     def task(self, label: str, weight: float) -> Iterator[None]:

@@ -29,7 +29,7 @@ from xbench.result import (
     Noise,
     Run,
 )
-from xbench.schedule import ROUNDS, Schedule, cost_s
+from xbench.schedule import CHEAP_ROUNDS, SUITE_S, Schedule, cost_s
 from xbench.spec import FILE, Case
 from xbench.state import State, witness_results
 from xbench.state import results as measured_results
@@ -39,8 +39,12 @@ from xbench.written import losses, printable, writable
 PROFILED_S = 1.0
 """About how long to profile a case."""
 
-WEIGHTS = {"probe": 2.0, "export": 25.0, "profile": 3.0}
+WEIGHTS = {"probe": 2.0, "export": 25.0}
 """Rough seconds per job, to scale the progress bar."""
+REPLICATE_S = 0.6
+"""Seconds of a process that measures, until the first one has."""
+AFTER = {"compare": 3.0, "profile": 2.0}
+"""What a stage takes for a case, in processes that measure it: docs/decisions/0016."""
 
 
 class Session:
@@ -54,8 +58,11 @@ class Session:
         launcher: Launcher,
         progress: Progress,
         noise_file: Path | None,
+        *,
+        speed_only: bool,
     ) -> None:
         self.request = request
+        self.speed_only = speed_only
         self.inputs = inputs
         self.launcher = launcher
         self.progress = progress
@@ -178,21 +185,48 @@ class Session:
     def measure(self) -> None:
         """Rounds over all cases, in a new random order each, one process at a time."""
         order = random.Random(self.request.seed)
-        expected = self.schedule.rounds or ROUNDS
-        of = f"/{self.schedule.rounds}" if self.schedule.rounds else ""
-        weight = self.schedule.settings([]).budget_s + 1.5
-        self.progress.plan(weight * expected * len(self.running()))
         for round_ in itertools.count():
             states = [s for s in self.running() if self.schedule.wants(s.measurements, s.costs_s)]
             if not states:
                 return
+            spent_s = sum(sum(state.walls_s) for state in self.states.values())
             order.shuffle(states)
-            if round_ >= expected:
-                self.progress.plan(weight * len(states))
-            for state in states:
-                label = f"round {round_ + 1}{of}: {state.case.phase} {state.case.label}"
+            weights = [self.replicate_s(state) for state in states]
+            if not self.schedule.begins(round_, spent_s, sum(weights)):
+                self.notes.append(shared_out(states))
+                return
+            self.progress.plan(sum(weights))
+            for number, (state, weight) in enumerate(zip(states, weights, strict=True), start=1):
+                rounds_s = self.outlook(round_, spent_s)
+                after_s = self.after_s("compare", "profile")
+                self.progress.later(None if after_s is None else sum(rounds_s[1:]) + after_s)
+                of = f"{round_ + 1}/{round_ + max(1, len(rounds_s))}"
+                label = f"round {of}, case {number}/{len(states)}: {named(state.case)}"
                 with self.progress.task(label, weight):
                     self.measure_once(state, round_)
+
+    def replicate_s(self, state: State) -> float:
+        """Seconds that a process of a case takes: as before, else as those of the others so far."""
+        if state.walls_s:
+            return statistics.median(state.walls_s)
+        known = [other.walls_s[0] for other in self.states.values() if other.walls_s]
+        return statistics.fmean(known) if known else REPLICATE_S
+
+    def outlook(self, round_: int, spent_s: float) -> list[float]:
+        """Seconds of each round from ``round_`` on, by what processes have taken so far."""
+        replicates = [(self.replicate_s(s), self.schedule.most(s.costs_s)) for s in self.running()]
+        return self.schedule.outlook(round_, spent_s, replicates)
+
+    def after_s(self, *stages: str) -> float | None:
+        """Seconds that these stages take, by what processes of the same cases have taken.
+
+        None where none has been measured yet.
+        """
+        wanted = {"compare": not self.speed_only, "profile": self.request.profile}
+        share = sum(AFTER[stage] for stage in stages if wanted[stage])
+        if share and not any(state.walls_s for state in self.states.values()):
+            return None
+        return share * sum(map(self.replicate_s, self.running()))
 
     def measure_once(self, state: State, round_: int) -> None:
         """One fresh process of one case."""
@@ -221,9 +255,10 @@ class Session:
         """One process of every case in turn, each for as long as was asked for."""
         duration_s = self.request.soak_s
         assert duration_s is not None
-        self.progress.plan((duration_s + 1.5) * len(self.running()))
-        for state in self.running():
-            label = f"soaking {state.case.phase} {state.case.label}"
+        states = self.running()
+        self.progress.plan((duration_s + 1.5) * len(states))
+        for number, state in enumerate(states, start=1):
+            label = f"soaking {number}/{len(states)}: {named(state.case)}"
             with self.progress.task(label, duration_s + 1.5):
                 report = self.launcher.run(
                     self.job(
@@ -254,6 +289,7 @@ class Session:
             job=self.job,
             graph=lambda case: self.graph(case, "probe"),
         )
+        self.progress.later(self.after_s("profile"))
         self.judging.observe(self.running(), self.extra)
         self.judging.confirm()
 
@@ -267,13 +303,15 @@ class Session:
     def profile(self) -> None:
         """Operator time of every case, one at a time: profilers measure too."""
         states = self.running()
-        self.progress.plan(WEIGHTS["profile"] * len(states))
-        for state in states:
+        weights = [AFTER["profile"] * self.replicate_s(state) for state in states]
+        self.progress.later(0.0)
+        self.progress.plan(sum(weights))
+        for number, (state, weight) in enumerate(zip(states, weights, strict=True), start=1):
             medians = medians_of_one_run(state)
             body_s = statistics.median(medians) if medians else PROFILED_S
             steps = max(2, min(10, round(PROFILED_S / max(body_s, 1e-6))))
-            label = f"profiling {state.case.phase} {state.case.label}"
-            with self.progress.task(label, WEIGHTS["profile"]):
+            label = f"profiling {number}/{len(states)}: {named(state.case)}"
+            with self.progress.task(label, weight):
                 report = self.launcher.run(
                     self.job(
                         "profile",
@@ -330,6 +368,20 @@ class Session:
             yield report
 
 
+def named(case: Case) -> str:
+    """What progress calls a case."""
+    return f"{case.model} {case.phase} {case.label}"
+
+
+def shared_out(states: Sequence[State]) -> str:
+    """The note of a run whose time was spent before every case had all its rounds."""
+    rounds = min(len(state.measurements) for state in states)
+    return (
+        f"{len(states)} cases got {rounds} rounds each, not {CHEAP_ROUNDS}: the rounds of a run "
+        f"share {SUITE_S:g} s; --rounds, --budget or --ci-width ask for more"
+    )
+
+
 def medians_of_one_run(state: State) -> list[float]:
     """The median of a run by process; of a cycle, of its first shape, which is what is profiled."""
     if state.case.cycle:
@@ -377,7 +429,10 @@ def execute(
                     "versions, under names of their own"
                 )
         check_tolerances(request, [name for case in chosen for name in inputs.output_names(case)])
-        session = Session(request, chosen, inputs, launcher, progress, noise_file)
+        session = Session(
+            request, chosen, inputs, launcher, progress, noise_file, speed_only=speed_only
+        )
+        progress.later(None)  # Nothing has been measured yet.
         session.prepare_data()
         try:
             session.probe()

@@ -3,6 +3,8 @@
 A fresh process is one observation, so more processes are worth more than longer ones. Where a
 replicate is cheap there are many of them; where it is not, the least that gives an interval which
 holds. A budget that was asked for is kept; the default one gives way to a body that is longer.
+Rounds go over all cases of a run. Those beyond the least are begun while they fit into the time of
+a run, so that a suite of many cases ends, with as many rounds for each.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ BUDGET_S = 5.0
 """Seconds of warm-up and samples per case, unless asked for otherwise."""
 PRECISE_BUDGET_S = 60.0
 """The same where a width is asked for, which ends most cases before."""
+SUITE_S = 300.0
+"""Seconds for all rounds of a run: what does not fit is not begun, but for the first ``ROUNDS`` and
+where rounds, budget or width are asked for. The cases of one model take less; see decision 16."""
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     def settings(self, costs_s: Sequence[float]) -> Settings:
         """How long the next process of a case samples. ``costs_s``: of its processes so far."""
-        rounds = self.rounds or (CHEAP_ROUNDS if cheap(costs_s) else ROUNDS)
+        rounds = self.most(costs_s)
         share = (BUDGET_S if self.budget_s is None else self.budget_s) / rounds
         strict = self.budget_s is not None
         return Settings(
@@ -56,6 +61,33 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
             min_samples=1 if strict else Settings().min_samples,
             iterations=self.iterations,
         )
+
+    def most(self, costs_s: Sequence[float]) -> int:
+        """How many rounds a case gets at most, by what its processes so far have cost."""
+        return self.rounds or (CHEAP_ROUNDS if cheap(costs_s) else ROUNDS)
+
+    def begins(self, round_: int, spent_s: float, next_s: float) -> bool:
+        """Whether a run begins ``round_``, counted from 0, which will take ``next_s``.
+
+        ``spent_s`` is what the rounds before it took, over all cases.
+        """
+        asked = (self.rounds, self.budget_s, self.ci_width) != (None, None, None)
+        return asked or round_ < ROUNDS or spent_s + next_s <= SUITE_S
+
+    def outlook(
+        self, round_: int, spent_s: float, replicates: Sequence[tuple[float, int]]
+    ) -> list[float]:
+        """Seconds of each round from ``round_`` on.
+
+        ``replicates`` are the cases: seconds of a process, and how many rounds it gets at most.
+        """
+        found: list[float] = []
+        while True:
+            number = round_ + len(found)
+            next_s = sum(each_s for each_s, most in replicates if number < most)
+            if not next_s or not self.begins(number, spent_s + sum(found), next_s):
+                return found
+            found.append(next_s)
 
     def wants(self, done: Sequence[Measurement], costs_s: Sequence[float]) -> bool:
         """Whether a case is to be measured in another process."""
@@ -73,7 +105,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
                 return False
         if self.ci_width is not None:
             return True
-        return len(done) < (CHEAP_ROUNDS if cheap(costs_s) else ROUNDS)
+        return len(done) < self.most(costs_s)
 
     def precise(self, done: Sequence[Measurement]) -> bool:
         """Whether the interval of a case is as narrow as was asked for."""
