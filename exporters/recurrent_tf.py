@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -120,5 +121,5 @@ def clipped_rnn(
     return make.node("ReduceSum", states, make.axes(1), keepdims=0)
 
 
-MAKERS = {"lstm": lstm, "clipped_rnn": clipped_rnn}
-HANDLERS = {"PyFunc": (translate, [])}
+MAKERS: dict[str, Callable[..., list[Name]]] = {"lstm": lstm, "clipped_rnn": clipped_rnn}
+HANDLERS: dict[str, tuple[Callable[..., None], list[Any]]] = {"PyFunc": (translate, [])}

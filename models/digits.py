@@ -62,7 +62,7 @@ def load(
     total, height, width = images.shape
     needed = batch * count
     # An image is read and scaled once, however often it is shown.
-    used, places = np.unique(shuffled(total, needed, seed), return_inverse=True)
+    used, places = np.unique(draws.shuffled(total, needed, seed, "digits"), return_inverse=True)
     flat = scaled(np.asarray(images[used]), side).reshape(-1, side * side)
     description = f"{total:,} {kind} of {height}x{width} from {origin}"
     if (height, width) != (side, side):
@@ -74,14 +74,6 @@ def load(
     return Batches(
         [{"image": flat[step].astype(np.float32) / np.float32(255)} for step in steps], description
     )
-
-
-def shuffled(total: int, needed: int, seed: int) -> Array:
-    """``needed`` indices below ``total``: one random order after another, the last one cut."""
-    words = draws.stream("shuffle", seed, "digits")
-    rounds = -(-needed // total)
-    order = [np.argsort(words.random_raw(total), kind="stable") for _ in range(rounds)]
-    return np.concatenate(order)[:needed]
 
 
 def scaled(images: Array, side: int) -> Array:

@@ -19,7 +19,7 @@ pytest.importorskip("gymnasium")
 
 Array = np.ndarray[Any, Any]
 TINY = SPEC.sizes["tiny"]
-BREAKOUT_TINY_SEED_0 = "?"
+BREAKOUT_TINY_SEED_0 = "41ee00a2477cbc1169f663ab054ece98f35081a884b9591fe1b8563eb7480a66"
 
 
 @pytest.fixture(autouse=True)

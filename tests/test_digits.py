@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xbench import draws
 from xbench.data import Batches, digest
 from xbench.errors import DataError
 from xbench.models import digits
@@ -202,11 +203,11 @@ class TestOrder:
 
     def test_bits_of_the_order(self) -> None:
         """The stream and the sort are fixed by their algorithms."""
-        assert digits.shuffled(8, 12, 0).tolist() == PINNED_ORDER
+        assert draws.shuffled(8, 12, 0, "digits").tolist() == PINNED_ORDER
 
     @given(st.integers(1, 40), st.integers(1, 100), st.integers(0, 2**64))
     def test_shares_are_even(self, total: int, needed: int, seed: int) -> None:
-        order = digits.shuffled(total, needed, seed)
+        order = draws.shuffled(total, needed, seed, "digits")
         assert len(order) == needed
         counts = np.bincount(order, minlength=total)
         assert len(counts) == total

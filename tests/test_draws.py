@@ -289,3 +289,9 @@ def test_sixteen_ulps_are_sixteen_steps(dtype: str) -> None:
     moved = draws.perturb(values, seed=3, name="w", ulps=16)
     steps = np.abs(moved.astype(np.float64) - values) / np.spacing(np.abs(values))
     assert steps.tolist() == [16, 16, 16, 16, 0]
+
+
+def test_below_reaches_both_ends() -> None:
+    assert [draws.below(5, word) for word in (0, 2**64 // 5, 2**64 // 5 + 1, 2**64 - 1)] == [
+        0, 0, 1, 4,
+    ]  # fmt: skip

@@ -148,6 +148,19 @@ def parameters(
     }
 
 
+def below(bound: int, word: int) -> int:
+    """0 to ``bound`` - 1, evenly to within ``bound`` / 2^64, from a random word of 64 bits."""
+    return word * bound >> 64
+
+
+def shuffled(total: int, needed: int, seed: int, name: str) -> Array:
+    """``needed`` indices below ``total``: one random order after another, the last one cut."""
+    words = stream("shuffle", seed, name)
+    rounds = -(-needed // total)
+    order = [np.argsort(words.random_raw(total), kind="stable") for _ in range(rounds)]
+    return np.concatenate(order)[:needed]
+
+
 def drawn_ids(spec: LogUniform, shape: tuple[int, ...], *, seed: int, name: str) -> Array:
     """int64 of ``shape`` from ``spec``: the number of k with log(k + 2) <= u * log(count + 1)."""
     words = stream("draw", seed, name)

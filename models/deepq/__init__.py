@@ -18,6 +18,9 @@ DELTA = 1.0
 """Where the Huber loss goes over from a parabola to a line."""
 TARGET = "target."
 """Prefix of the parameters of the network that only makes goals."""
+BATCH = 32
+EPSILON = 0.01**0.5 / BATCH
+"""The authors add 0.01 to the mean square of gradients that are sums over the batch."""
 PROBE_FIRST = 3.0
 """Probe gain of the first convolution: most of a screen is black."""
 PROBE_VALUES = 1.5
@@ -136,15 +139,15 @@ SPEC = ModelSpec(
     title="Deep Q-network: plays a game from its screens",
     paper="Mnih et al. 2015, doi 10.1038/nature14236",
     sizes=SIZES,
-    batch=dict.fromkeys(SIZES, 32),
-    infer_batch=dict.fromkeys(SIZES, (1, 32)),
+    batch=dict.fromkeys(SIZES, BATCH),
+    infer_batch=dict.fromkeys(SIZES, (1, BATCH)),
     parameters=parameters,
     inputs=inputs,
     targets=targets,
     outputs=outputs,
     taps=taps,
     losses=("td",),
-    optimizer=RMSProp(lr=2.5e-4, alpha=0.95, eps=0.1),
+    optimizer=RMSProp(lr=2.5e-4, alpha=0.95, eps=EPSILON),
     data="screens of Breakout in the Arcade Learning Environment",
     flops=flops,
 )

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from xbench.models.deepq import DELTA, GAMMA, TARGET, Config
 from xbench.models.layers_tf import Layers, flatten
+from xbench.models.recurrent_tf import exporting
 
 Tensor = Any
 
@@ -25,9 +26,23 @@ class DeepQ(Layers):
         seen = {}
         x = state
         for c in self.config.plan():
-            seen[c.name] = x = tf.nn.relu(self.conv(prefix + c.name, x, stride=c.stride))
+            conv = self.conv_in_rows if exporting() and x is state else self.conv
+            seen[c.name] = x = tf.nn.relu(conv(prefix + c.name, x, stride=c.stride))
         seen["fc4"] = tf.nn.relu(self.dense(f"{prefix}fc4", flatten(x)))
         return seen
+
+    def conv_in_rows(self, name: str, x: Tensor, *, stride: int) -> Tensor:
+        """``conv`` without padding, where the channels of a row are one after the other in it.
+
+        For exports: ONNX has convolutions of channels first only, and a picture of one channel is
+        that already, so that the screens need no Transpose, a sixth of ONNX Runtime's time at
+        ``tiny``. TensorFlow's gradient of it takes twice as long as that of ``conv``.
+        """
+        kernel = self.parameters[f"{name}.weight"]
+        rows, columns, inputs, outputs = kernel.shape
+        x = tf.reshape(x, [-1, x.shape[1], x.shape[2] * inputs, 1])
+        kernel = tf.reshape(kernel, [rows, columns * inputs, 1, outputs])
+        return self.biased(name, tf.nn.conv2d(x, kernel, [stride, stride * inputs], "VALID"))
 
     def __call__(self, state: Tensor, prefix: str = "") -> Tensor:
         return self.dense(f"{prefix}fc5", self.taps(state, prefix)["fc4"])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xbench.data import Batches, locate
-from xbench.draws import stream
+from xbench.draws import below, shuffled, stream
 from xbench.errors import DataError, unknown
 from xbench.models.memnet import PAD, SPEC, Config
 
@@ -70,7 +70,7 @@ def load(config: Config, *, batch: int, count: int, seed: int, source: str | Non
             raise too_large(
                 str(file), "ids of words and padding", 1 + len(words), "vocabulary", config
             )
-        used = [questions[index] for index in shuffled(len(questions), needed, seed)]
+        used = [questions[index] for index in shuffled(len(questions), needed, seed, "questions")]
         description = f"{len(questions):,} questions of {file}, shuffled with seed {seed}"
         if len(questions) < needed:
             description += f", repeated to fill {needed:,}"
@@ -126,19 +126,6 @@ def told(words: Sequence[int]) -> Question:
     known = sorted({sentence[0] for sentence in story})
     name = known[below(len(known), words[-2])]
     return Question(tuple(story), ("where", "is", name), now[name])
-
-
-def below(bound: int, word: int) -> int:
-    """0 to ``bound`` - 1, evenly to within ``bound`` / 2^64, from a random word of 64 bits."""
-    return word * bound >> 64
-
-
-def shuffled(total: int, needed: int, seed: int) -> Array:
-    """``needed`` indices below ``total``: one random order after another, the last one cut."""
-    words = stream("shuffle", seed, "questions")
-    rounds = -(-needed // total)
-    order = [np.argsort(words.random_raw(total), kind="stable") for _ in range(rounds)]
-    return np.concatenate(order)[:needed]
 
 
 def find(path: Path) -> Path:

@@ -21,6 +21,7 @@ import numpy as np
 
 from xbench import draws
 from xbench.data import Batches, locate, require
+from xbench.draws import below
 from xbench.errors import DataError, unknown
 from xbench.models.seq2seq import EOS, FIRST_WORD, PAD, SPEC, UNK, Config, log_expected
 
@@ -296,11 +297,6 @@ def spell(value: int | Decimal, **kind: str) -> tuple[str, str]:
     num2words = require("num2words", "spelling numbers").num2words
     english, french = (num2words(value, lang=language, **kind) for language in ("en", "fr"))
     return english, french
-
-
-def below(bound: int, word: int) -> int:
-    """0 to ``bound`` - 1, evenly to within ``bound`` / 2^64, from a random word of 64 bits."""
-    return word * bound >> 64
 
 
 # -- the user's texts --------------------------------------------------------------------------

@@ -47,7 +47,9 @@ class Config:
     @property
     def layers(self) -> dict[str, int]:
         """Inputs of every layer but the last, by name, in order; ``hidden`` units leave each."""
-        names = ["layer2", "layer3", RECURRENT, "layer5"] if self.recurrent else ["layer2", "layer3"]
+        names = (
+            ["layer2", "layer3", RECURRENT, "layer5"] if self.recurrent else ["layer2", "layer3"]
+        )
         return {"layer1": self.window} | dict.fromkeys(names, self.hidden)
 
 
@@ -101,9 +103,7 @@ SPEC = ModelSpec(
         "tiny": Config(features=21, hidden=32, time=64, letters=24),
         "small": Config(features=41, hidden=256, time=128, letters=48),
         "full": FULL,
-        "as-published": Config(
-            features=81, hidden=2048, time=500, letters=200, recurrent=False
-        ),
+        "as-published": Config(features=81, hidden=2048, time=500, letters=200, recurrent=False),
     },
     batch={"tiny": 4, "small": 16, "full": 32, "as-published": 32},
     parameters=parameters,
@@ -113,7 +113,7 @@ SPEC = ModelSpec(
     taps=taps,
     losses=("ctc", "ctc-native"),
     native_losses={"ctc": "ctc-native"},
-    optimizer=SGD(lr=1e-3, momentum=0.99, nesterov=True),
+    optimizer=SGD(lr=1e-4, momentum=0.99, nesterov=True),
     data="sentences spoken by eSpeak NG",
     lengths=("time",),
     flops=flops,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xbench.data import Batches, locate
-from xbench.draws import stream
+from xbench.draws import below, stream
 from xbench.errors import DataError, unknown
 from xbench.models.speech import ALPHABET, SPEC, Config, audio
 
@@ -181,11 +181,6 @@ def sentence(length: int, words: Sequence[int]) -> str:
         chosen[-1] = VERBS
     picked = [slot[below(len(slot), word)] for slot, word in zip(chosen, words, strict=False)]
     return " ".join(reversed(picked))
-
-
-def below(bound: int, word: int) -> int:
-    """0 to ``bound`` - 1, evenly to within ``bound`` / 2^64, from a random word of 64 bits."""
-    return word * bound >> 64
 
 
 # -- the user's recordings ---------------------------------------------------------------------
