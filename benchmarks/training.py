@@ -1,10 +1,10 @@
 """Do the models learn? Training from the published initialisers, on the embedded data.
 
-    .venv/bin/python -m benchmarks.training [MODEL ...] [--size small] [--steps 200]
+    .venv/bin/python -m benchmarks.training [MODEL ...] [--size small] [--steps 200] [--seeds 0 1 2]
 
 Every framework trains in a process of its own, drawing its dropout masks and noise itself. What
 counts is the mean loss of the last tenth of the steps against the trivial baseline's on the same
-batches.
+batches. With several seeds, means and deviations over them are printed too.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import argparse
 import os
 import statistics
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -56,35 +57,54 @@ def baseline(case: Case, steps: int) -> tuple[str, list[float]]:
     return part.BASELINE_NAME, part.baseline(data.inputs, case.loss, config)
 
 
+def request(options: argparse.Namespace, seed: int) -> Request:
+    """The trainings of one seed."""
+    return Request(
+        models=tuple(options.models),
+        size=options.size,
+        phases=("train",),
+        engines=("torch", "tf"),
+        threads=(environment.usable_cpus(),),
+        seed=seed,
+    )
+
+
+def over_seeds(name: str, values: Iterable[float]) -> str:
+    """Their mean and standard deviation."""
+    several = list(values)
+    return f"{name} {statistics.fmean(several):.4g} (sd {statistics.stdev(several):.2g})"
+
+
 def main() -> int:
     """Print where every training begins and ends; 1 where one does not beat the baseline."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="*", default=registry.model_names())
     parser.add_argument("--size", default="small")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     options = parser.parse_args()
-    request = Request(
-        models=tuple(options.models),
-        size=options.size,
-        phases=("train",),
-        engines=("torch", "tf"),
-        threads=(environment.usable_cpus(),),
-        seed=options.seed,
-    )
     beaten = True
-    last = slice(-max(1, options.steps // 10), None)
-    for case in plan.cases(request):
+    tenth = max(1, options.steps // 10)
+    over: dict[str, list[tuple[float, ...]]] = {}
+    for case in (case for seed in options.seeds for case in plan.cases(request(options, seed))):
         name, trivial = baseline(case, options.steps)
         with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
             found = process.submit(losses, case, options.steps).result()
-        end, floor = statistics.fmean(found[last]), statistics.fmean(trivial[last])
+        begin, start = statistics.fmean(found[:tenth]), statistics.fmean(trivial[:tenth])
+        end, floor = statistics.fmean(found[-tenth:]), statistics.fmean(trivial[-tenth:])
         beaten = beaten and end < floor
+        label = f"{case.model} {case.size}, {case.engine}"
+        over.setdefault(label, []).append((begin, begin / start, end, end / floor))
         print(
-            f"{case.model} {case.size}, {case.engine}, {options.steps} steps of batch "
+            f"{label}, seed {case.seed}, {options.steps} steps of batch "
             f"{case.batch}: {case.loss} {found[0]:.4g} -> {end:.4g}; {name}: {floor:.4g}",
             flush=True,
         )
+    for label, rows in over.items():
+        if len(rows) > 1:
+            names = ("first", "over the baseline's", "last", "over the baseline's")
+            parts = (over_seeds(*pair) for pair in zip(names, zip(*rows, strict=True), strict=True))
+            print(f"{label}, {len(rows)} seeds, means of {tenth} steps: {', '.join(parts)}")
     print("claim: the end is below the baseline, everywhere")
     return 0 if beaten else 1
 

@@ -1,4 +1,4 @@
-"""The deep Q-network: a plain computation, traps, the target network, what is exported."""
+"""The deep Q-network: a plain computation, traps, the target network."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 
 from tests import jobs
 from xbench import draws, tensors
-from xbench.jobs import Job
 from xbench.launch import Launcher
 from xbench.models.deepq import KERNELS, SPEC, TARGET, data
 from xbench.spec import RMSProp
@@ -59,8 +56,8 @@ def seen(launcher: Launcher, inputs: Path) -> dict[str, dict[str, Array]]:
     }
 
 
-def probe(precision: str = "float64") -> dict[str, Array]:
-    return draws.parameters(SPEC, "tiny", "probe", 0, precision)
+def probe() -> dict[str, Array]:
+    return draws.parameters(SPEC, "tiny", "probe", 0, "float64")
 
 
 def values(parameters: Mapping[str, Array], screens: Array, prefix: str = "") -> list[Array]:
@@ -88,21 +85,19 @@ def errors(batch: Mapping[str, Array]) -> tuple[Array, Array]:
     _, after = values(parameters, batch["next_state"], TARGET)
     goals = [
         reward if done else reward + 0.99 * max(row)
-        for reward, done, row in zip(batch["reward"], batch["done"], after.tolist(), strict=True)
+        for reward, done, row in zip(
+            batch["reward"].tolist(), batch["done"].tolist(), after.tolist(), strict=True
+        )
     ]
     return found[np.arange(len(found)), batch["action"]] - np.array(goals), hidden
 
 
 def test_the_batch_has_all_that_can_happen(batch: dict[str, Array]) -> None:
     error, _ = errors(batch)
-    ends = batch["done"] == 1
-    assert 3 <= ends.sum() < len(ends)
-    assert set(batch["reward"]) == {0.0, 1.0}
+    assert set(batch["done"]) == set(batch["reward"]) == {0.0, 1.0}
     assert set(batch["action"]) == {0, 1, 2, 3}
-    for part in (error[ends], error[~ends]):
-        assert (np.abs(part) < 1).any()
-        assert (np.abs(part) > 1).any()
     assert error.min() < -1 < 1 < error.max()
+    assert np.abs(error).min() < 0.5
 
 
 @pytest.mark.parametrize("engine", ["torch", "tf"])
@@ -140,17 +135,10 @@ def test_the_frameworks_agree(seen: dict[str, dict[str, Array]]) -> None:
 
 # What is planted in a copy: file, text, wrong text. The loss must show it.
 BEST = "tf.reduce_max(self(next_state, TARGET)"
-HUBER = "tf.where(size <= DELTA, 0.5 * tf.square(error), line)"
 TRAPS = {
     "mean-for-max": ("tf.py", BEST, BEST.replace("max", "mean")),
     "online-for-target": ("tf.py", BEST, "tf.reduce_max(self(next_state)"),
-    "target-sees-the-present": ("tf.py", BEST, "tf.reduce_max(self(state, TARGET)"),
     "the-end-is-not-the-end": ("tf.py", "GAMMA * (1.0 - done)", "GAMMA"),
-    "all-is-the-end": ("tf.py", "GAMMA * (1.0 - done)", "GAMMA * done"),
-    "no-discount": ("tf.py", "GAMMA * (1.0 - done)", "(1.0 - done)"),
-    "no-bend": ("tf.py", HUBER, "0.5 * tf.square(error)"),
-    "a-step-at-the-bend": ("tf.py", "(size - 0.5 * DELTA)", "size"),
-    "summed": ("tf.py", f"tf.reduce_mean({HUBER}", f"tf.reduce_sum({HUBER}"),
     "best-for-taken": ("tf.py", "tf.reduce_sum(values * chosen,", "tf.reduce_max(values,"),
     "channels-last-before-fc4": (
         "tf.py",
@@ -178,33 +166,16 @@ def test_a_sprung_trap_is_found(
     assert jobs.worst_relative(wrong, seen["torch"])["loss"] > 1e-4
 
 
-@pytest.mark.parametrize("source", ["torch", "tf"])
-def test_exports_hold_the_online_network_only(
-    launcher: Launcher, batch: dict[str, Array], source: str
+def test_the_convolution_for_exports_is_the_same(
+    launcher: Launcher, seen: dict[str, dict[str, Array]], inputs: Path
 ) -> None:
-    """With the right values at both batches of inference, and no Transpose of the screens."""
-    path = launcher.folder() / "skeleton.onnx"
-    job = Job(
-        kind="export",
-        case=jobs.case("deepq", source),
-        folder=str(launcher.folder()),
-        opset=18,
-        targets={"skeleton": str(path)},
-    )
-    report = launcher.run(job)
-    assert report.ok, report.reason
-    graph = onnx.load(str(path)).graph
-    assert {item.name for item in graph.input} == {"state", *ONLINE}
-    assert not [n for n in graph.node if n.op_type == "Transpose" and "state" in n.input]
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    parameters = {name: value for name, value in probe("float32").items() if name in ONLINE}
-    for count in SPEC.infer_batch["tiny"]:
-        state = np.resize(batch["state"], (count, *batch["state"].shape[1:]))
-        _, expected = values(probe(), state)
-        if source == "tf":
-            state = np.ascontiguousarray(state.transpose(0, 2, 3, 1))
-        (found,) = session.run(None, {"state": state, **parameters})
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+    """That they hold the online network only, with the right values, is tested of every model."""
+    native = {"tf.py": ("exporting() and x is state", "x is state")}
+    with jobs.model_copy("deepq", "zz_in_rows", native) as name:
+        found = jobs.observe(
+            launcher, jobs.case(name, "tf", "train", precision="fp64"), inputs
+        ).tensors()
+    assert max(jobs.worst_relative(found, seen["torch"]).values()) < 1e-9
 
 
 def test_sizes_are_the_published_ones() -> None:

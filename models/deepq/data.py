@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from xbench.data import Batches, locate, require
-from xbench.draws import stream
+from xbench.draws import shuffled, stream
 from xbench.errors import DataError, unknown
 from xbench.models.deepq import DELTA, GAMMA, SPEC, Config
 
@@ -209,8 +209,7 @@ def drawn(game: str, side: int, seed: int, needed: int) -> tuple[Array, Played]:
     """
     memories = [play(game, side, seed, number) for number in range(-(-needed // MEMORY))]
     order = [
-        np.argsort(stream("shuffle", seed, f"{game}/{number}").random_raw(MEMORY), kind="stable")
-        + number * MEMORY
+        shuffled(MEMORY, MEMORY, seed, f"{game}/{number}") + number * MEMORY
         for number in range(len(memories))
     ]
     return np.concatenate(order)[:needed], joined(memories)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xbench.models.recurrent_pt import LSTM, lstm_step
+from xbench.models.recurrent_pt import LSTM
 from xbench.models.seq2seq import GO, PAD, Config, log_expected
 
 State = tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]
@@ -72,8 +72,8 @@ class Seq2Seq(nn.Module):
         x = torch.cat([word, context], dim=1)
         h, c = [], []
         layers = (*self.decoder.all_weights, *self.upper.all_weights)
-        for weights, *before in zip(layers, before_h, before_c, strict=True):
-            x, cell = torch.lstm_cell(x, before, *weights)
+        for weights, *last in zip(layers, before_h, before_c, strict=True):
+            x, cell = torch.lstm_cell(x, last, *weights)
             h.append(x)
             c.append(cell)
         score, token = torch.log_softmax(self.output(x), dim=1).max(dim=1)
@@ -85,41 +85,43 @@ class Seq2Seq(nn.Module):
         word = self.target_words(torch.full_like(source[:, 0], GO))
         return memory, (word, h.unbind(), c.unbind())
 
+    def decode(self, source: Tensor) -> tuple[Memory, list[tuple[Tensor, ...]]]:
+        """What the decoder looked at, and what ``step`` tells of each step."""
+        memory, state = self.start(source)
+        told = []
+        for _ in range(source.shape[1] + self.config.headroom):
+            state, seen = self.step(memory, state)
+            told.append(seen)
+        return memory, told
+
     def forward(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """The most probable word at each step, and its log-probability."""
-        memory, state = self.start(source)
-        steps = source.shape[1] + self.config.headroom
         if torch.compiler.is_exporting():
-            return self.scan(memory, state, steps)
-        said = []
-        for _ in range(steps):
-            state, (token, score, *_) = self.step(memory, state)
-            said.append((token, score))
-        tokens, scores = (torch.stack(found, dim=1) for found in zip(*said, strict=True))
-        return tokens, scores
+            return self.scan(source)
+        _, told = self.decode(source)
+        tokens, scores, *_ = zip(*told, strict=True)
+        return torch.stack(tokens, dim=1), torch.stack(scores, dim=1)
 
-    def scan(self, memory: Memory, state: State, steps: int) -> tuple[Tensor, Tensor]:
+    def scan(self, source: Tensor) -> tuple[Tensor, Tensor]:
         """``forward`` as one operator, which an exporter takes whole and which is slow to run."""
         from torch._higher_order_ops.scan import scan
 
-        def step(state: State, _: Tensor) -> tuple[State, tuple[Tensor, Tensor]]:
+        memory, (word, h, c) = self.start(source)
+
+        def step(state: State, place: Tensor) -> tuple[State, tuple[Tensor, Tensor]]:
             state, (token, score, *_) = self.step(memory, state)
             return state, (token, score)
 
-        word, h, c = state
         # What goes round may share no memory: h and c are parts of one tensor.
-        own = word, tuple(x.clone() for x in h), tuple(x.clone() for x in c)
-        _, (tokens, scores) = scan(step, own, word.new_zeros(steps, 1))
+        state = word, tuple(x.clone() for x in h), tuple(x.clone() for x in c)
+        places = word.new_zeros(source.shape[1] + self.config.headroom, 1)
+        _, (tokens, scores) = scan(step, state, places)
         return tokens.t(), scores.t()
 
     def taps(self, source: Tensor) -> dict[str, Tensor]:
         """The landmarks of inference by their names in ``SPEC.taps``."""
-        memory, state = self.start(source)
-        said = []
-        for _ in range(source.shape[1] + self.config.headroom):
-            state, (_, *seen) = self.step(memory, state)
-            said.append(seen)
-        scores, attention, decoder = (torch.stack(x, dim=1) for x in zip(*said, strict=True))
+        memory, told = self.decode(source)
+        _, scores, attention, decoder = (torch.stack(x, dim=1) for x in zip(*told, strict=True))
         return {
             "encoder": memory.values,
             "attention": attention,
@@ -135,7 +137,8 @@ class Seq2Seq(nn.Module):
         memory, h, c = self.encode(source)
         read = F.pad(target.t()[:-1], (0, 0, 1, 0), value=GO)
         weight, recurrence, *biases = self.decoder.all_weights[0]
-        of_words, of_context = weight.split([self.config.embedding, self.config.hidden], dim=1)
+        embedding = self.config.embedding
+        of_words, of_context = weight[:, :embedding], weight[:, embedding:]
         seen = F.linear(self.target_words(read), of_words, biases[0] + biases[1])
         state, cell = h[0], c[0]
         states = []
@@ -144,8 +147,9 @@ class Seq2Seq(nn.Module):
             gates = torch.addmm(torch.addmm(now, context, of_context.t()), state, recurrence.t())
             state, cell = lstm_step(gates, cell)
             states.append(state)
-        found, _ = self.upper(torch.stack(states), (h[1:].contiguous(), c[1:].contiguous()))
-        return found.flatten(0, 1)
+        start = h[1:].contiguous(), c[1:].contiguous()
+        last: Tensor = self.upper(torch.stack(states), start)[0]
+        return last.flatten(0, 1)
 
     def objective(
         self,
@@ -184,6 +188,13 @@ class Seq2Seq(nn.Module):
         unit = torch.rand(self.config.samples, device=device)
         ids = torch.exp(unit * math.log(self.config.vocabulary + 1.0)).long() - 1
         return ids.clamp(0, self.config.vocabulary - 1)
+
+
+def lstm_step(gates: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The new h and c from the sums of the four gates (batch, 4 hidden) and the cell before."""
+    i, f, g, o = gates.chunk(4, dim=1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
 
 
 def build(config: Config) -> Seq2Seq:

@@ -59,8 +59,9 @@ class DeepSpeech(nn.Module):
         label_length: Tensor,
         loss: str = "ctc",
     ) -> Tensor:
-        """The mean over the batch of -log p(label | features)."""
+        """The mean over the batch of -log p(label | features), in single precision at least."""
         logits = self.logits(features)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if loss == "ctc":
             return ctc(logits, frames, label, label_length).mean()
         log_p = F.log_softmax(logits, dim=2)

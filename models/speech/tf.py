@@ -61,8 +61,10 @@ class DeepSpeech(Layers):
         label_length: Tensor,
         loss: str = "ctc",
     ) -> Tensor:
-        """The mean over the batch of -log p(label | features)."""
+        """The mean over the batch of -log p(label | features), in single precision at least."""
         logits = self.logits(features)
+        if logits.dtype.size < tf.float32.size:
+            logits = tf.cast(logits, tf.float32)
         if loss == "ctc":
             return tf.reduce_mean(ctc(logits, frames, label, label_length))
         return tf.reduce_mean(native_ctc(logits, frames, label, label_length, xla=self.xla))
