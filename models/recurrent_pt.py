@@ -73,7 +73,8 @@ def clipped_rnn_operator(
     bound: float,
 ) -> Tensor:
     """What ``both_ways`` computes."""
-    return both_ways(x, weight_ih, weight_hh, weight_hh_reverse, bias, bound)
+    found: Tensor = both_ways(x, weight_ih, weight_hh, weight_hh_reverse, bias, bound)
+    return found
 
 
 @clipped_rnn_operator.register_fake
@@ -88,6 +89,8 @@ def _(
     return x.new_empty(x.shape[0], x.shape[1], weight_hh.shape[1])
 
 
+# torch.compile would unroll the loop over time, which takes minutes.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def both_ways(
     x: Tensor,
     weight_ih: Tensor,

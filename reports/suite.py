@@ -64,7 +64,7 @@ def rows_of(cases: Iterable[CaseResult]) -> Rows:
             same = [result for result in group if result.case.batch == batch]
             case = same[0].case
             words = [case.model, "" if one_size else case.size, case.phase]
-            words += [f"batch {batch}"] if len(batches) > 1 else []
+            words += [str(batch)] if len(batches) > 1 else []
             names = case_names(same)
             found[" ".join(filter(None, words))] = {
                 short(names[result.key], case.device if one_device else ""): result
@@ -82,8 +82,16 @@ def columns_of(rows: Rows) -> list[str]:
     return list(dict.fromkeys(name for row in rows.values() for name in row))
 
 
-def first_column(rows: Iterable[str], header: str = "model, phase") -> Column:
-    return Column(header=header, cells=list(rows), justify="left", least=16)
+def first_column(rows: Iterable[str]) -> Column:
+    """The names of the rows; a batch stands where a phase has several."""
+    cells = list(rows)
+    header = "model, phase" + (", batch" if any(map(batched, cells)) else "")
+    return Column(header=header, cells=cells, justify="left", least=16)
+
+
+def batched(row: str) -> bool:
+    """Whether the name of a row ends with a batch; what stands under a row is indented."""
+    return row[-1].isdigit() and not row.startswith(" ")
 
 
 # -- the same? -----------------------------------------------------------------------------------

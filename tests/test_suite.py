@@ -147,7 +147,7 @@ def test_every_question_has_one_table_and_every_case_a_place(doc: Document, widt
     for title in (SAME, FAST, WHERE):
         assert text.count(title) == 1
         for result in doc.cases:
-            batch = f" batch {result.case.batch}" if result.case.batch != 2 else ""
+            batch = f" {result.case.batch}" if result.case.batch != 2 else ""
             name = f"{result.case.model} {result.case.phase}{batch}"
             assert any(line.startswith(name) for line in part(text, title)), (title, name)
     for words in (REASON, SENTENCE):
@@ -162,7 +162,7 @@ def test_a_case_is_shown_by_its_worst_verdict(doc: Document, width: int) -> None
     assert lines[0].endswith("  33 agree, 1 inconclusive, 1 disagree")
     assert row(lines, "seq2seq train") == ["agree", "disagree", "-", "-"]
     assert row(lines, "alexnet train") == ["inconclusive", "agree", "-", "-"]
-    assert row(lines, "deepq infer batch 32") == ["agree"] * 4
+    assert row(lines, "deepq infer 32") == ["agree"] * 4
     text = squeezed(render(doc, width))
     told = "seq2seq train tf cpu against alexnet infer torch cpu, gradients disagree: "
     assert squeezed(told + SENTENCE) in text
@@ -247,7 +247,7 @@ def test_many_engines_take_several_tables_of_the_same_rows(doc: Document) -> Non
             more.append(msgspec.structs.replace(result, key=what.key, case=what))
     text = render(msgspec.structs.replace(doc, cases=more), 80)
     assert "…" not in text
-    heads = re.findall(r"^model, phase .*$", text, re.MULTILINE)
+    heads = re.findall(r"^model, phase.*$", text, re.MULTILINE)
     assert len(heads) > 4
     for threads in (1, 2, 4):
         assert text.count(f"ort(torch), threads {threads}") >= 1
@@ -304,7 +304,7 @@ def sequences() -> Document:
 def test_the_sequence_models_make_a_suite(sequences: Document, width: int) -> None:
     text = render(sequences, width)
     names = [
-        *(f"deepq infer batch {batch}" for batch in (1, 32)),
+        *(f"deepq infer {batch}" for batch in (1, 32)),
         "deepq train",
         *(f"{m} {phase}" for m in ("memnet", "seq2seq", "speech") for phase in ("infer", "train")),
     ]

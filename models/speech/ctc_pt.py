@@ -9,6 +9,8 @@ from torch import Tensor
 from xbench.models.speech import BLANK, NEVER
 
 
+# torch.compile would unroll the loop over time, which takes minutes.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def ctc(logits: Tensor, frames: Tensor, label: Tensor, label_length: Tensor) -> Tensor:
     """-log p(label | logits) of each item, (batch,); infinite where no path spells the label.
 

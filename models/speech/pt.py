@@ -62,10 +62,12 @@ class DeepSpeech(nn.Module):
         """The mean over the batch of -log p(label | features), in single precision at least."""
         logits = self.logits(features)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses: Tensor
         if loss == "ctc":
-            return ctc(logits, frames, label, label_length).mean()
-        log_p = F.log_softmax(logits, dim=2)
-        losses = F.ctc_loss(log_p, label, frames, label_length, blank=BLANK, reduction="none")
+            losses = ctc(logits, frames, label, label_length)
+        else:
+            log_p = F.log_softmax(logits, dim=2)
+            losses = F.ctc_loss(log_p, label, frames, label_length, blank=BLANK, reduction="none")
         return losses.mean()
 
     def taps(self, features: Tensor) -> dict[str, Tensor]:
