@@ -162,6 +162,30 @@ def test_its_exports_hold_the_parameters_by_name(
         assert value.type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
+@pytest.mark.parametrize("source", ["torch", "tf"])
+def test_a_translation_is_three_lstms_and_one_loop(
+    document: Document, export_cache: Path, source: str
+) -> None:
+    """Nothing is turned at each step, and what no step changes does not go round."""
+    case = next(
+        r.case for r in document.cases if (r.case.model, r.case.source) == ("seq2seq", source)
+    )
+    config = registry.config(registry.model("seq2seq"), case.size)
+    with Launcher() as launcher:
+        made = Exports(launcher, export_cache, print).get(case, Path("not read"))
+    graph = onnx.load(made.graphs["probe"]).graph
+    assert [node.op_type for node in graph.node].count("LSTM") == config.layers
+    (loop,) = (node for node in graph.node if node.op_type in ("Loop", "Scan"))
+    (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
+    assert not {node.op_type for node in body.node} & {"Transpose", "Loop", "Scan", "If"}
+    assert "key.weight" not in {name for node in body.node for name in node.input}
+    # A count, a condition and a number, or something to scan; a word; h and c of every layer.
+    assert len(loop.input) <= 4 + 2 * config.layers
+    for value in (*graph.input, *graph.output):
+        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
+        assert axes == ["batch", "source_length" if value.name == "source" else "target_length"]
+
+
 def test_parity_is_far_below_its_limit(document: Document) -> None:
     labels = {r.key: r.case for r in document.cases}
     parity = [a for a in document.agreements if labels[a.a].precision == "fp64"]

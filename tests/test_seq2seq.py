@@ -1,16 +1,18 @@
-"""Translation: a plain computation, what padding does, the sampled softmax, traps, exports."""
+"""Translation: a plain computation, traps, what padding does, the sampled softmax.
+
+Its exports are looked at in tests/test_end_to_end.py, where they are made.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests import jobs
-from xbench import draws, exports, tensors
+from xbench import draws, tensors
 from xbench.launch import Launcher
 from xbench.models import seq2seq
 from xbench.models.seq2seq import EOS, GO, PAD, SPEC, Config
@@ -320,49 +322,3 @@ def test_expected_counts_are_those_of_the_draws() -> None:
     often = expected > 1.0
     assert often.sum() > 5
     assert np.abs(counts[often] / expected[often] - 1.0).max() < 0.2
-
-
-# -- exports -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("source", ["torch", "tf"])
-def test_an_export_is_one_loop_with_free_lengths(
-    launcher: Launcher, batch: Batch, tmp_path: Path, source: str
-) -> None:
-    """It is right at two batches and two lengths, and does nothing twice."""
-    import onnx
-
-    places = exports.checked_at(SPEC, TINY)
-    assert len({(c.source_length, c.target_length, count) for c, count in places}) == 2
-    batches = [
-        {"source": batch["source"][:count, -config.source_length :]} for config, count in places
-    ]
-    inputs, skeleton, bound = (
-        tmp_path / name for name in ("in.npz", "skeleton.onnx", "bound.onnx")
-    )
-    tensors.save_batches(inputs, batches)
-    case = jobs.case("seq2seq", "ort", source=source, threads=1)
-    exporting = exports.Exports(launcher, tmp_path, print)
-    reports = exporting.produce(case, source, skeleton, bound, inputs)
-    assert [report.reason for report in reports if not report.ok] == []
-    seen, plain = reports[-1].tensors(), Plain()
-    for suffix, (config, _), shown in zip(("", "@1"), places, batches, strict=True):
-        said = [plain.translate(row, config.target_length) for row in shown["source"]]
-        tokens, scores = (seen[f"outputs/{name}{suffix}"] for name in ("tokens", "scores"))
-        assert np.array_equal(tokens, [words for words, *_ in said])
-        assert np.abs(scores - np.array([found for _, found, _ in said])).max() < 1e-4
-
-    graph = onnx.load(str(bound)).graph
-    operators = [node.op_type for node in graph.node]
-    assert operators.count("LSTM") == TINY.layers
-    (loop,) = (node for node in graph.node if node.op_type in ("Loop", "Scan"))
-    lengths = {"source": "source_length", "tokens": "target_length", "scores": "target_length"}
-    for value in (*graph.input, *graph.output):
-        axes = [axis.dim_param for axis in value.type.tensor_type.shape.dim]
-        assert axes == ["batch", lengths[value.name]]
-    (body,) = (attribute.g for attribute in loop.attribute if attribute.name == "body")
-    inside = {node.op_type for node in body.node}
-    assert not inside & {"Transpose", "Loop", "Scan", "If"}, "nothing is turned at each step"
-    # What goes round is the word and the states, beside a count: neither keys nor parameters.
-    assert len(loop.input) <= 4 + 2 * TINY.layers
-    assert "key.weight" not in {name for node in body.node for name in node.input}
