@@ -18,7 +18,7 @@ import tf2onnx
 from xbench import bench, registry
 from xbench.exporters import recurrent_tf
 from xbench.exporters.skeleton import finish
-from xbench.models import recurrent_tf as recurrent
+from xbench.models import layers_tf
 from xbench.spec import ModelSpec, TensorSpec
 
 EXPORTERS = {"tf": {"engine": "tf", "packages": ("tensorflow", "tf2onnx", "onnx")}}
@@ -41,7 +41,7 @@ def export(spec: ModelSpec, config: Any, path: Path, *, opset: int) -> dict[str,
     signature += [signature_of(item, tuple(range(len(item.shape)))) for item in parameters]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     graph = tf.function(forward, input_signature=signature, autograph=False)
-    with bench.quiet(), recurrent.export_mode():
+    with bench.quiet(), layers_tf.export_mode():
         model, _ = tf2onnx.convert.from_function(
             graph,
             input_signature=signature,

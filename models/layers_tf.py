@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import tensorflow as tf
@@ -10,6 +12,22 @@ import tensorflow as tf
 from xbench.models import layers
 
 Tensor = Any
+_EXPORTING = ContextVar("exporting", default=False)
+
+
+def exporting() -> bool:
+    """Whether a graph is being traced for an exporter."""
+    return _EXPORTING.get()
+
+
+@contextlib.contextmanager
+def export_mode() -> Iterator[None]:
+    """Trace what is written otherwise for an exporter in that way."""
+    token = _EXPORTING.set(True)
+    try:
+        yield
+    finally:
+        _EXPORTING.reset(token)
 
 
 class Layers(tf.Module):  # type: ignore[misc]

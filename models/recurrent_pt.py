@@ -108,9 +108,10 @@ def both_ways(
 
     def one_way(steps: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
         state = x.new_zeros(x.shape[1], weight.shape[1])
+        recurrence = weight.t()
         states = []
         for seen in steps:
-            state = F.hardtanh(torch.addmm(seen, state, weight.t()), 0.0, bound)
+            state = F.hardtanh_(torch.addmm(seen, state, recurrence), 0.0, bound)
             states.append(state)
         return states
 

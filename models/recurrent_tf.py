@@ -7,33 +7,15 @@ only carries a name, which ``exporters/recurrent_tf.py`` translates. Running suc
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 
-from xbench.models.layers_tf import Layers
+from xbench.models.layers_tf import Layers, exporting
 
 Tensor = Any
-_EXPORTING = ContextVar("exporting", default=False)
-
-
-def exporting() -> bool:
-    """Whether a graph is being traced for an exporter."""
-    return _EXPORTING.get()
-
-
-@contextlib.contextmanager
-def export_mode() -> Iterator[None]:
-    """Trace recurrent layers as nodes that the exporter translates."""
-    token = _EXPORTING.set(True)
-    try:
-        yield
-    finally:
-        _EXPORTING.reset(token)
 
 
 def named(name: str, inputs: list[Tensor], shapes: list[list[Any]], **numbers: float) -> Any:

@@ -15,12 +15,14 @@ def clip(limit: ClipNorm, parameters: Sequence[Tensor]) -> None:
     1e-6), and all together only.
     """
     gradients = [item.grad for item in parameters if item.grad is not None]
-    norms = torch._foreach_norm(gradients)
-    if limit.per_tensor:
-        torch._foreach_mul_(gradients, [(limit.limit / norm).clamp_max(1.0) for norm in norms])
-    else:
-        norm = torch.linalg.vector_norm(torch.stack(norms))
-        torch._foreach_mul_(gradients, (limit.limit / norm).clamp_max(1.0))
+    dtype = gradients[0].dtype
+    # The sum of squares is soon beyond what a narrow type holds.
+    wide = torch.promote_types(dtype, torch.float32)
+    norms = list(torch._foreach_norm(gradients, dtype=wide))
+    if not limit.per_tensor:
+        norms = [torch.linalg.vector_norm(torch.stack(norms))] * len(norms)
+    factors = [(limit.limit / norm).clamp_max(1.0).to(dtype) for norm in norms]
+    torch._foreach_mul_(gradients, factors)
 
 
 def make(optimizer: Optimizer, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:

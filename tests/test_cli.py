@@ -333,7 +333,7 @@ def test_a_signal_in_the_rounds_keeps_what_was_measured(
 ) -> None:
     file = tmp_path / "it.json"
     with started(*ENDLESS, "--fresh", fresh, "--json", str(file)) as process:
-        heard(process, "round 1/500: infer", "round 1/500: train", "round 2/500")
+        heard(process, "round 1/500, case 1/2", "round 1/500, case 2/2", "round 2/500")
         process.send_signal(number)
         done = finish(process)
         assert alive() == []

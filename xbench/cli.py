@@ -251,6 +251,11 @@ def run(
         refuse_with_plan(context)
         request = plans.load(plan_file)
     else:
+        if data is not None and not models:
+            raise UsageError(
+                "--data is for models that are named; for all of them XBENCH_DATA names a folder "
+                "with a folder for each model"
+            )
         named, files = plan.split(models or [])
         if against is not None:
             files = list(dict.fromkeys([against, *files]))

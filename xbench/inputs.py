@@ -144,10 +144,19 @@ class Inputs:
         """The batches of a model's case, with their description."""
         return self.models[self.key(case)]
 
-    def load(self, model: str, config: Any, *, batch: int, count: int, seed: int) -> Batches:
-        """Batches of a model's own data, or of the data that was asked for."""
+    def load(
+        self,
+        model: str,
+        config: Any,
+        *,
+        batch: int,
+        count: int,
+        seed: int,
+        source: str | None = None,
+    ) -> Batches:
+        """Batches of a model from ``source``, else from what was asked for, else its own data."""
         found: Batches = registry.model_part(model, "data").load(
-            config, batch=batch, count=count, seed=seed, source=self.request.data
+            config, batch=batch, count=count, seed=seed, source=source or self.request.data
         )
         return found
 
@@ -155,10 +164,14 @@ class Inputs:
         """One batch of each size that a model's export is checked at, different data in each."""
         spec = registry.model(case.model)
         places = checked_at(spec, registry.config(spec, case.size))
-        batches = [
-            self.load(case.model, config, batch=batch, count=1, seed=seed).inputs[0]
-            for seed, (config, batch) in enumerate(places)
-        ]
+        batches = []
+        for seed, (config, batch) in enumerate(places):
+            # What fits into the size need not fit into less: shorter inputs are the default ones.
+            source = (
+                registry.model_part(case.model, "data").EMBEDDED if seed and spec.lengths else None
+            )
+            found = self.load(case.model, config, batch=batch, count=1, seed=seed, source=source)
+            batches.append(found.inputs[0])
         path = self.folder / f"verify-{case.model}-{case.size}.npz"
         tensors.save_batches(path, batches)
         return path

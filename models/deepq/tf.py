@@ -8,8 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from xbench.models.deepq import DELTA, GAMMA, TARGET, Config
-from xbench.models.layers_tf import Layers, flatten
-from xbench.models.recurrent_tf import exporting
+from xbench.models.layers_tf import Layers, exporting, flatten
 
 Tensor = Any
 

@@ -86,8 +86,8 @@ class Seq2Seq(Layers):
         steps = tf.shape(source)[1] + self.config.headroom
         dtypes = (tf.int64, *[words.dtype] * 3)[:kinds]
         said = [tf.TensorArray(dtype, steps) for dtype in dtypes]
-        go = tf.fill([tf.shape(source)[0]], tf.constant(GO, tf.int64))
-        start = (tf.constant(0), go, h, c, said)
+        token = tf.fill([tf.shape(source)[0]], go())
+        start = (tf.constant(0), token, h, c, said)
         *_, said = tf.while_loop(lambda time, *_: time < steps, step, start)
         return memory, [batch_first(array.stack()) for array in said]
 
@@ -111,7 +111,8 @@ class Seq2Seq(Layers):
         Only the first layer takes part in attention: all else is done for all words at once.
         """
         memory, h, c = self.encode(source)
-        read = tf.pad(tf.transpose(target)[:-1], [[1, 0], [0, 0]], constant_values=GO)
+        target = tf.transpose(target)
+        read = tf.concat([tf.fill(tf.shape(target[:1]), go()), target[:-1]], axis=0)
         kernel, recurrence, bias = lstm_weights(self, "decoder", 0)
         of_words, of_context = tf.split(kernel, [self.config.embedding, self.config.hidden])
         words = tf.gather(self.parameters["target_words.weight"], read)
@@ -169,6 +170,11 @@ class Seq2Seq(Layers):
         unit = tf.random.uniform([self.config.samples])
         ids = tf.cast(tf.exp(unit * math.log(self.config.vocabulary + 1.0)), tf.int64) - 1
         return tf.clip_by_value(ids, 0, self.config.vocabulary - 1)
+
+
+def go() -> Tensor:
+    """The id that the decoder reads first."""
+    return tf.constant(GO, tf.int64)
 
 
 def batch_first(x: Tensor) -> Tensor:
