@@ -31,6 +31,8 @@ prove: install  ## the long proofs, two hours on a quiet machine: what the docum
 	$(BIN)/python -m benchmarks.training alexnet autoenc autoencoder memnet residual seq2seq speech vgg
 	$(BIN)/python -m benchmarks.training deepq --seeds 0 1 2
 	$(BIN)/python -m benchmarks.known_models tf
+	$(BIN)/python -m benchmarks.recurrent_pt
+	$(BIN)/python -m benchmarks.recurrent_tf
 	$(BIN)/python -m benchmarks.full_size
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.mutants
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m benchmarks.false_alarms

@@ -61,6 +61,8 @@ def test_specification_is_whole(name: str) -> None:
     folder = registry.ROOT / "models" / name
     assert (folder / "README.md").stat().st_size > 1000
     assert {path.name for path in folder.glob("*.py")} >= {"pt.py", "tf.py", "data.py"}
+    words = re.findall(r"^[A-Z]+_[A-Z]+$", (folder / "README.md").read_text(), re.MULTILINE)
+    assert not words, "a placeholder"
 
 
 @pytest.mark.parametrize("name", MODELS)
