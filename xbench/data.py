@@ -57,13 +57,19 @@ def locate(model: str, source: str | None) -> Path | None:
         if not path.exists():
             raise DataError(f"{path}: no such file or folder")
         return path
+    if wrong := problem():
+        raise DataError(wrong)
     root = os.environ.get(VARIABLE)
-    if not root:
-        return None
-    folder = Path(root).expanduser()
-    if not folder.is_dir():
-        raise DataError(f"{VARIABLE}={root}: no such folder")
-    return folder / model if (folder / model).is_dir() else None
+    folder = Path(root or "").expanduser() / model
+    return folder if root and folder.is_dir() else None
+
+
+def problem() -> str:
+    """Why the folder that XBENCH_DATA names cannot be used; empty where it can, or none is named."""
+    root = os.environ.get(VARIABLE)
+    if not root or Path(root).expanduser().is_dir():
+        return ""
+    return f"{VARIABLE}={root}: no such folder"
 
 
 def require(module: str, purpose: str) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import msgspec
 
 from xbench import data, registry
-from xbench.errors import DataError
 from xbench.spec import ModelSpec
 
 
@@ -39,11 +38,8 @@ def models() -> list[Listed]:
 
 def listed(spec: ModelSpec) -> Listed:
     """What there is to tell of one model, the data that it would read now included."""
-    path = problem = ""
-    try:
-        path = str(data.locate(spec.name, None) or "")
-    except DataError as error:
-        problem = str(error)
+    problem = data.problem()
+    path = "" if problem else str(data.locate(spec.name, None) or "")
     return Listed(
         name=spec.name,
         title=spec.title,
