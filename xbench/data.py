@@ -65,7 +65,7 @@ def locate(model: str, source: str | None) -> Path | None:
 
 
 def problem() -> str:
-    """Why the folder that XBENCH_DATA names cannot be used; empty where it can, or none is named."""
+    """Why the folder that XBENCH_DATA names cannot be used; empty where it can or none is named."""
     root = os.environ.get(VARIABLE)
     if not root or Path(root).expanduser().is_dir():
         return ""
