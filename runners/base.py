@@ -51,6 +51,11 @@ class Trained:
     parameters: Arrays
 
 
+def as_tuple(found: Any) -> tuple[Any, ...]:
+    """What a body gave, also where it is one tensor."""
+    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+
 class DeviceTimer(ABC):
     """Events on the device's queue: ``start``, a body, ``stop``, and the time between them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -67,7 +67,8 @@ def parse(
 
     The profiler adds some microseconds per node. (``wall_s`` - ``plain_wall_s``) / nodes, and no
     more than the mean of the cheapest operator, is subtracted from every node; the rest of the
-    difference lies between nodes. The profile's wall is the plain one, or the sum of its
+    difference lies between nodes, and for those of a body in the node around it, from which it is
+    subtracted as often. The profile's wall is the plain one, or the sum of its
     operators where noise makes that larger. A node with a subgraph keeps only its own time;
     nodes that ran side by side (parallel execution) share theirs. A file that was cut off is
     read as far as it goes, by complete runs.
@@ -78,11 +79,18 @@ def parse(
     trace = _read(path)
     nodes, complete = _select(trace, path, steps, skip_runs)
     steps = max(1, complete)
-    found = costs(_events(nodes, domains or {}), tick_s=TICK_S, steps=steps)
+    events = _events(nodes, domains or {})
+    found = costs(events, tick_s=TICK_S, steps=steps)
     count = sum(cost.calls for cost in found.by_key.values())
-    floor_s = _floor(found.by_key, max(0.0, wall_s - plain_wall_s) / count)
+    overhead_s = max(0.0, wall_s - plain_wall_s) / count
+    floor_s = _floor(found.by_key, overhead_s)
+    between_s = overhead_s - floor_s
+    held = _held(events)
     corrected = {
-        key: Cost(cost.calls, max(0.0, cost.time_s - floor_s * cost.calls))
+        key: Cost(
+            cost.calls,
+            max(0.0, cost.time_s - floor_s * cost.calls - between_s * held[key] / steps),
+        )
         for key, cost in found.by_key.items()
     }
     total_s = math.fsum(cost.time_s for cost in corrected.values())
@@ -91,6 +99,11 @@ def parse(
         f"{floor_s * 1e6:.2f} us subtracted from each of {count:g} nodes: a run took "
         f"{wall_s * 1e3:.4g} ms with the profiler and {plain_wall_s * 1e3:.4g} ms without"
     ]
+    if between_s and held:
+        notes.append(
+            f"{between_s * 1e6:.2f} us for each of {held.total() / steps:g} nodes of a body from "
+            "the node around it"
+        )
     if wall == total_s:
         notes.append("the nodes took longer than the plain wall, so wall is their sum")
     if found.overlap_s > 0:
@@ -173,6 +186,21 @@ def _events(nodes: Sequence[_Raw], domains: Mapping[str, str]) -> list[Event]:
         where = node.args.provider
         events.append(Event(op, stage[name], where, node.tid, node.ts, node.ts + node.dur))
     return events[::-1]
+
+
+def _held(events: Sequence[Event]) -> Counter[Key]:
+    """How many nodes ran directly within those of each key: loops and branches hold bodies."""
+    held: Counter[Key] = Counter()
+    around: dict[int, list[Event]] = defaultdict(list)
+    for event in sorted(events, key=lambda event: (event.start, -event.end)):
+        holders = around[event.lane]
+        while holders and holders[-1].end <= event.start:
+            holders.pop()
+        if holders:
+            held[Key(holders[-1].op, holders[-1].stage, holders[-1].where)] += 1
+        if classify(event.op, "onnx").op_class == "ControlFlow":
+            holders.append(event)
+    return held
 
 
 def _floor(by_key: Mapping[Key, Cost], overhead_s: float) -> float:

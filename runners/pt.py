@@ -21,7 +21,7 @@ from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Operators, Placement, Profile
 from xbench.runners import profile_pt, pt_operators, pt_optimizers
-from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work
+from xbench.runners.base import Array, Arrays, DeviceTimer, Runner, Trained, Work, as_tuple
 from xbench.spec import PRECISIONS
 
 ENGINES = {"torch": {"order": 0, "native": True, "packages": ("torch",)}}
@@ -154,8 +154,7 @@ class TorchRunner(Runner):
 
     @lacks_kernels
     def run(self) -> None:
-        found = self.body()
-        self.last = found if isinstance(found, tuple) else (found,)
+        self.last = as_tuple(self.body())
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
@@ -225,8 +224,7 @@ class TorchRunner(Runner):
 
     @lacks_kernels
     def infer(self, batch: int = 0) -> Arrays:
-        found = self.forward(batch=batch)
-        outputs = found if isinstance(found, tuple) else (found,)
+        outputs = as_tuple(self.forward(batch=batch))
         specs = self.work.spec.outputs(self.work.config)
         return {spec.name: shown(value) for spec, value in zip(specs, outputs, strict=True)}
 

@@ -16,7 +16,7 @@ from xbench import registry
 from xbench.errors import EngineError, FellBack, Unavailable, Unsupported
 from xbench.result import Operators, Placement, Profile
 from xbench.runners import profile_tf, tf_operators, tf_optimizers
-from xbench.runners.base import Array, Arrays, Runner, Trained, Work
+from xbench.runners.base import Array, Arrays, Runner, Trained, Work, as_tuple
 from xbench.spec import PRECISIONS
 
 ENGINES = {"tf": {"order": 1, "native": True, "packages": ("tensorflow", "keras")}}
@@ -271,11 +271,6 @@ class TensorFlowRunner(Runner):
     def profile(self, steps: int) -> tuple[Profile, dict[str, float]]:
         profile = profile_tf.profile(self.run, steps, self.work.folder / "tf-profile")
         return profile, {self.work.case.device: 1.0}
-
-
-def as_tuple(found: Any) -> tuple[Tensor, ...]:
-    """What a body gave, also where it is one tensor."""
-    return tuple(found) if isinstance(found, (tuple, list)) else (found,)
 
 
 def shown(tensor: Tensor) -> Array:

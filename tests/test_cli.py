@@ -96,6 +96,7 @@ def test_list() -> None:
         (("run", "prednet", "--draws", "fed"), ("--draws", "models that draw", "leave it out")),
         (("run", "vgg", "--draws", "fed", "--phase", "infer"), ("--draws", "leave it out")),
         (("run", "vgg", "--draws", "fed", "--no-speed"), ("--draws", "leave it out")),
+        (("run", "--data", "."), ("--data", "models that are named", "XBENCH_DATA")),
         (("run", "--fresh", "frok"), ("unknown --fresh", "did you mean 'fork'?")),
         (("run", "--rounds", "0"), ("--rounds must be above zero",)),
         (("run", "--rounds", "-2"), ("--rounds must be above zero", "-2")),

@@ -16,8 +16,10 @@ from onnx import numpy_helper
 from tests import jobs
 from xbench import draws, exports, registry, tensors, verdict
 from xbench.exports import Exports, Verified
+from xbench.inputs import Inputs
 from xbench.jobs import Job, Report
 from xbench.launch import Launcher
+from xbench.plan import Request
 from xbench.result import Agreement
 from xbench.spec import Case
 
@@ -270,3 +272,16 @@ def test_what_another_command_kept_first_is_as_good(tmp_path: Path) -> None:
             exporting.keep(skeleton, verified, folder)
     assert [path.name for path in folder.parent.iterdir()] == ["key"]
     assert sorted(path.name for path in folder.iterdir()) == ["skeleton.onnx", "verified.json"]
+
+
+def test_data_that_fits_the_size_need_not_fit_into_less(tmp_path: Path) -> None:
+    """The shorter of the inputs that an export is checked at are not the user's."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for language, word in (("en", "one"), ("fr", "un")):
+        (data / f"train.{language}").write_text(f"{' '.join([word] * 11)}\n" * 8)
+    request = Request(models=("seq2seq",), size="tiny", engines=("ort",), data=str(data))
+    case = jobs.case("seq2seq", "ort", source="torch")
+    path = Inputs(request, tmp_path, {}).verification(case)
+    lengths = [batch["source"].shape for batch in tensors.load_batches(path)]
+    assert lengths == [(1, 12), (5, 8)]

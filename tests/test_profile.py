@@ -198,6 +198,21 @@ def test_ort_floor_never_exceeds_the_cheapest_operator(tmp_path: Path) -> None:
     assert "unreliable below 20 us per node: Add" in profile.correction
 
 
+def test_ort_cost_between_the_nodes_of_a_body_is_not_the_loops(tmp_path: Path) -> None:
+    """A Loop of ten Adds of 2 us, each followed by 8 us of the profiler; a Conv beside it."""
+    lines = [node("Conv", 0, 100)]
+    lines += [node("Add", 200 + 10 * number, 2) for number in range(10)]
+    lines += [node("Loop", 200, 110), model_run(0, 400)]
+    path = write(tmp_path / "p.json", lines)
+    # 12 nodes at 10 us each: 2 within every node, 8 after it.
+    profile, _ = parse(path, wall_s=400e-6, plain_wall_s=280e-6, steps=1, skip_runs=0)
+    assert microseconds(profile) == {"Conv": (1, 98), "Loop": (1, 8), "Add": (10, 0)}
+    assert "8.00 us for each of 10 nodes of a body from the node around it" in profile.correction
+    plain, _ = parse(path, wall_s=280e-6, plain_wall_s=280e-6, steps=1, skip_runs=0)
+    assert microseconds(plain)["Loop"] == (1, 90)
+    assert "body" not in plain.correction
+
+
 def test_ort_wall_is_never_below_its_operators(three_runs: Path) -> None:
     profile, _ = parse(three_runs, wall_s=850e-6, plain_wall_s=100e-6)
     assert profile.unattributed_s == 0

@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from tests.test_terminal import agreement, case, profile, ran, render, squeezed
+from xbench import exits
 from xbench import run as running
-from xbench import store
 from xbench.errors import UsageError
+from xbench.part import of_models
 from xbench.plan import Request
 from xbench.progress import Progress
 from xbench.reports import suite
@@ -61,25 +62,25 @@ def document() -> Document:
         else:
             results += timed(training, 0.1)
     by_key = {result.key: result for result in results}
+    first = {result.case.model: result for result in reversed(results)}
     for result in results:
         if result.status == "ok":
             what = "outputs" if result.case.phase == "infer" else "gradients"
-            agreements.append(agreement(result, results[0], what, "agree", "agrees"))
+            agreements.append(agreement(result, first[result.case.model], what, "agree", "agrees"))
     for model, engine, verdict in (
         ("seq2seq", "tf", "disagree"),
         ("alexnet", "torch", "inconclusive"),
     ):
         off = by_key[of(model, engine, None, "train").key]
-        agreements.append(agreement(off, results[0], "gradients", verdict, SENTENCE))
-    return Document(
+        agreements.append(agreement(off, first[model], "gradients", verdict, SENTENCE))
+    found = Document(
         schema=SCHEMA,
         run=Run(id="5f3a9c", started="2026-03-01T10:12:13", command=["xbench"], xbench="0.1.0"),
         environments={},
         cases=results,
         agreements=agreements,
-        exit_status=4,
-        exit_reasons=["1 disagreement"],
     )
+    return exits.with_exit(found, allow=[], strict=False)
 
 
 @pytest.fixture(scope="module")
@@ -113,24 +114,33 @@ SAME, FAST, WHERE = "The same?", "How fast?", "Where does the time go?"
 
 def test_few_models_have_tables_of_their_own(doc: Document) -> None:
     assert suite.is_suite(doc)
-    few = store.of_models(doc, MODELS[: suite.MANY - 1])
+    few = of_models(doc, MODELS[: suite.MANY - 1])
     assert not suite.is_suite(few)
     text = render(few, 80)
     assert SAME not in text
     assert "Speed: alexnet small, infer" in text
-    assert suite.is_suite(store.of_models(doc, MODELS[: suite.MANY]))
+    assert suite.is_suite(of_models(doc, MODELS[: suite.MANY]))
 
 
 def test_the_part_of_a_run_that_is_about_a_model(doc: Document) -> None:
-    one = store.of_models(doc, ["seq2seq"])
+    one = of_models(doc, ["seq2seq"])
     assert {result.case.model for result in one.cases} == {"seq2seq"}
     assert len(one.cases) == 6
     assert len(one.agreements) == 7
-    assert one.exit_status == doc.exit_status, "what the whole run came to stays"
-    both = store.of_models(doc, ["vgg", "alexnet"])
+    assert one.exit_status == 4
+    assert [reason.partition(":")[0] for reason in one.exit_reasons] == ["disagree"]
+    both = of_models(doc, ["vgg", "alexnet"])
+    assert (both.exit_status, both.exit_reasons) == (3, ["unavailable: train vgg tf cpu"])
+    assert of_models(doc, ["deepq"]).exit_status == 0
+    strict = of_models(exits.with_exit(doc, allow=["unavailable"], strict=True), ["alexnet"])
+    assert strict.exit_status == 3, "an inconclusive verdict counts where it did in the whole run"
+    assert (
+        of_models(exits.with_exit(doc, allow=["unavailable"], strict=False), ["vgg"]).exit_status
+        == 0
+    )
     assert [result.case.model for result in both.cases] == ["alexnet"] * 6 + ["vgg"] * 6
     with pytest.raises(UsageError, match=r"unknown model of this run 'vg': did you mean 'vgg'"):
-        store.of_models(doc, ["vgg", "vg"])
+        of_models(doc, ["vgg", "vg"])
 
 
 # -- the tables ------------------------------------------------------------------------------------
@@ -153,7 +163,7 @@ def test_every_question_has_one_table_and_every_case_a_place(doc: Document, widt
     for words in (REASON, SENTENCE):
         assert squeezed(words) in squeezed(text)
     assert "xbench show 5f3a9c MODEL" in text
-    assert text.splitlines()[-1] == "exit 4: 1 disagreement"
+    assert squeezed("exit 4: unavailable: train vgg tf cpu; disagree: ") in squeezed(text)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -164,7 +174,7 @@ def test_a_case_is_shown_by_its_worst_verdict(doc: Document, width: int) -> None
     assert row(lines, "alexnet train") == ["inconclusive", "agree", "-", "-"]
     assert row(lines, "deepq infer 32") == ["agree"] * 4
     text = squeezed(render(doc, width))
-    told = "seq2seq train tf cpu against alexnet infer torch cpu, gradients disagree: "
+    told = "seq2seq train tf cpu against seq2seq infer torch cpu, gradients disagree: "
     assert squeezed(told + SENTENCE) in text
 
 

@@ -410,6 +410,7 @@ def show(
     store: StorePath = None,
 ) -> None:
     """A stored run, or a result file, as tables."""
+    from xbench import part
     from xbench import store as storing
     from xbench.reports import terminal
 
@@ -429,7 +430,7 @@ def show(
     with uncollected():
         document = storing.read(name, path)
         if models:
-            document = storing.of_models(document, models)
+            document = part.of_models(document, models)
         if json is not None:
             write(json, storing.encode(document))
         if json != "-":

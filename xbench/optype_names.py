@@ -223,7 +223,7 @@ TORCH: Groups = {
         resize_as set _empty_affine_quantized pin_memory is_pinned record_stream _pin_memory
     """,
     "Runtime query": """
-        size stride numel dim is_complex is_floating_point is_same_size
+        cudnn_is_acceptable size stride numel dim is_complex is_floating_point is_same_size
         _has_compatible_shallow_copy_type can_cast promote_types requires_grad
         _nested_tensor_from_mask_left_aligned _assert_async is_inference sym_size
         _use_cudnn_ctc_loss _assert_tensor_metadata output_nr retain_grad _version

@@ -332,7 +332,8 @@ class Session:
                 ):
                     state.notes.append(
                         f"the profile's wall is {report.profile.wall_s / body_s:.2g} times the "
-                        "measured median: the machine was not the same in both; trust neither much"
+                        "measured median: the profiler cost that much, or the machine was not the "
+                        "same in both; trust neither much"
                     )
             else:
                 state.notes.append(f"no profile: {report.status}: {report.reason}")

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 import platformdirs
 
-from xbench.errors import StoreError, unknown
+from xbench.errors import StoreError
 from xbench.result import SCHEMA, Document, Run
 
 VERSION = 1
@@ -139,19 +139,3 @@ def read(name: str, store: Path) -> Document:
     except OSError as error:
         raise StoreError(f"cannot read {path}: {error.strerror}") from error
     return Store(store).load(name)
-
-
-def of_models(document: Document, names: Sequence[str]) -> Document:
-    """The part of a run that is about these models. Raises UsageError for one that is not in it."""
-    known = list(dict.fromkeys(result.case.model for result in document.cases))
-    for name in names:
-        if name not in known:
-            raise unknown("model of this run", name, known)
-    cases = [result for result in document.cases if result.case.model in names]
-    keys = {result.key for result in cases}
-    return msgspec.structs.replace(
-        document,
-        cases=cases,
-        agreements=[agreement for agreement in document.agreements if agreement.a in keys],
-        losses=[losses for losses in document.losses if losses.model in names],
-    )

@@ -319,8 +319,7 @@ def texts(path: Path, config: Config, needed: int, seed: int) -> Corpus:
             f"{files[0]}: none of its {len(everything):,} sentences has at most "
             f"{config.source_length} words and a translation of at most {config.target_length - 1}"
         )
-    words = draws.stream("data", seed, "seq2seq/order").random_raw(len(fitting))
-    order = np.argsort(words, kind="stable")[:needed].tolist()
+    order = draws.shuffled(len(fitting), min(len(fitting), needed), seed, "sentences").tolist()
     pairs = [(fitting[index][0].split(), fitting[index][1].split()) for index in order]
     description = f"sentences of {files[0]} and {files[1].name}"
     if more:

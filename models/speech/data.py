@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xbench.data import Batches, locate
-from xbench.draws import below, stream
+from xbench.draws import below, shuffled, stream
 from xbench.errors import DataError, unknown
 from xbench.models.speech import ALPHABET, SPEC, Config, audio
 
@@ -195,10 +195,10 @@ def recorded(path: Path, config: Config, needed: int, seed: int) -> tuple[list[R
     found_entries = entries(path)
     first = found_entries[0].path
     rate, _ = audio.measured(first)
-    words = stream("data", seed, "recordings").random_raw(len(found_entries))
     found: list[Recording] = []
     skipped = 0
-    for index in np.argsort(words, kind="stable").tolist():
+    total = len(found_entries)
+    for index in shuffled(total, total, seed, "recordings").tolist():
         if len(found) == needed:
             break
         recording = _recording(found_entries[index], config, first, rate)
